@@ -1,0 +1,3 @@
+from mothertongue.command import main
+
+main()

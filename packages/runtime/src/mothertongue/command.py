@@ -1,0 +1,69 @@
+"""The `mothertongue` command: a group that finds its sub-commands through entry points.
+
+Only click and the standard library are imported here, so that `mothertongue --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+
+from mothertongue.errors import MothertongueError
+
+# Which package brings a command, so that a missing one is answered with the line that installs it.
+PACKAGES = {
+    "prepare": "mothertongue-trainer",
+    "tokenizer": "mothertongue-trainer",
+    "train": "mothertongue-trainer",
+    "evaluate": "mothertongue-trainer",
+    "audit": "mothertongue-arbiter",
+    "export": "mothertongue-export",
+    "verify": "mothertongue-export",
+    "build": "mothertongue-export",
+}
+
+
+class CommandGroup(click.Group):
+    """Sub-commands of every installed package, in one list, with our errors shown on one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(entry_point.name for entry_point in entry_points(group="mothertongue.commands"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for entry_point in entry_points(group="mothertongue.commands", name=cmd_name):
+            command = entry_point.load()
+            assert isinstance(command, click.Command), f"{entry_point.value} is not a click command"
+            return command
+        if cmd_name in PACKAGES:
+            message = f"'{cmd_name}' needs another package: pip install {PACKAGES[cmd_name]}"
+            raise click.UsageError(message, ctx)
+        return None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MothertongueError as error:
+            raise one_line(str(error), error.exit_code) from error
+        except OSError as error:  # a full disk, a folder without permission: not a bug, so no traceback
+            where = f"{error.filename}: " if error.filename else ""
+            raise one_line(f"{where}{error.strerror or error}", 2) from error
+
+
+def one_line(message: str, exit_code: int) -> click.ClickException:
+    """Return the exception by which click prints `Error: message` and exits with `exit_code`."""
+    exception = click.ClickException(message)
+    exception.exit_code = exit_code
+    return exception
+
+
+@click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="mothertongue", prog_name="mothertongue")
+def main() -> None:
+    """Train a small language model in your own language, prove it sound, and run it anywhere."""
+    # A pipe to a program with another encoding must not break Bangla text.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
