@@ -1,7 +1,7 @@
 """A recipe: one TOML file that describes one run, from text to bundle.
 
-`read_recipe` reports every problem of a file at once, before anything is computed. Numbers carry their unit in
-their name; a default is written once, here.
+`read_recipe` reports every problem of a file at once, before anything is computed. Numbers carry their unit
+in their name; a default is written once, here.
 """
 
 from __future__ import annotations
@@ -202,6 +202,7 @@ def _contradictions(recipe: Recipe) -> list[str]:
     return [
         *_name_problems(recipe.name),
         *_corpus_problems(recipe.corpus),
+        *_tokenizer_problems(recipe.tokenizer),
         *_model_problems(recipe.model),
         *_training_problems(recipe),
     ]
@@ -248,10 +249,13 @@ def _model_problems(model: ModelConfig) -> list[str]:
 
 
 def _training_problems(recipe: Recipe) -> list[str]:
-    training, problems = recipe.training, []
-    for name in ("tokens", "sequence_tokens", "batch_sequences", "checkpoint_every_steps", "keep_checkpoints"):
-        if getattr(training, name) < 1:
-            problems.append(f"training.{name}: {getattr(training, name)} found, at least 1 expected")
+    training = recipe.training
+    sizes = ("tokens", "sequence_tokens", "batch_sequences", "checkpoint_every_steps", "keep_checkpoints")
+    problems = [
+        f"training.{name}: {getattr(training, name)} found, at least 1 expected"
+        for name in sizes
+        if getattr(training, name) < 1
+    ]
     if problems:
         return problems
     if recipe.steps < 1:
@@ -268,11 +272,12 @@ def _training_problems(recipe: Recipe) -> list[str]:
         problems.append(f"training.decay_fraction: {training.decay_fraction} found, 0 to 1 expected")
     if len(recipe.optimizer.adamw_betas) != 2:
         problems.append("optimizer.adamw_betas: two numbers expected")
-    if recipe.tokenizer.vocabulary < 512:
-        problems.append(
-            f"tokenizer.vocabulary: {recipe.tokenizer.vocabulary} found, at least 512 expected "
-            "(256 bytes, the special tokens and some merges)"
-        )
-    if recipe.tokenizer.vocabulary > 65_536:
-        problems.append("tokenizer.vocabulary: at most 65,536; token shards store 16 bits a token")
     return problems
+
+
+def _tokenizer_problems(tokenizer: TokenizerConfig) -> list[str]:
+    if tokenizer.vocabulary < 512:  # 256 bytes, the special tokens and some merges
+        return [f"tokenizer.vocabulary: {tokenizer.vocabulary} found, at least 512 expected"]
+    if tokenizer.vocabulary > 65_536:  # token shards store 16 bits a token
+        return [f"tokenizer.vocabulary: {tokenizer.vocabulary} found, at most 65536 expected"]
+    return []

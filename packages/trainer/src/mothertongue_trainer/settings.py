@@ -1,7 +1,7 @@
 """Read nested frozen dataclasses from plain TOML values, strictly.
 
-Every problem is collected with its place, so that a reader mends a file once. An unknown key names its nearest
-neighbour; nothing is guessed and nothing is dropped.
+Every problem is collected with its place, so that a reader mends a file once. An unknown key names its
+nearest neighbour; nothing is guessed and nothing is dropped.
 """
 
 from __future__ import annotations
