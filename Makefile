@@ -1,0 +1,65 @@
+# The only door. `make` alone lists what it opens; every text after ## is help.
+
+PYTHON ?= python3
+RECIPE ?= recipes/nano.toml
+# The build of PyTorch. PyPI's own for Linux is a CUDA build of several GB; the README says how to take the CPU one.
+TORCH ?= torch==2.13.0
+
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
+TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3"
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help chat train export test check format smoke bench clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  RECIPE=recipes/NAME.toml chooses a recipe (default $(RECIPE)); TORCH=... a build of PyTorch."
+
+chat: $(VENV)/installed ## text -> tokenizer -> audited training -> int8 bundle with proof -> chat
+	@$(BIN)/mothertongue build $(RECIPE) --chat
+
+train: $(VENV)/installed ## the same, up to the trained and evaluated checkpoint
+	@$(BIN)/mothertongue build $(RECIPE) --until evaluate
+
+export: $(VENV)/installed ## the same, up to the proved bundle
+	@$(BIN)/mothertongue build $(RECIPE)
+
+test: $(VENV)/tools ## every test, from nothing
+	@$(BIN)/python -m pytest -q -n 2 tests
+
+check: $(VENV)/tools ## lint, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/tools ## rewrite the source in the house style
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+smoke: $(VENV)/installed ## the whole path in seconds, with a toy model
+	@$(BIN)/mothertongue build recipes/smoke.toml
+	@echo 'নদী শব্দের অর্থ কী?' | $(BIN)/mothertongue chat bundles/smoke --json
+
+bench: $(VENV)/installed ## speed of the bundle on this machine
+	@$(BIN)/mothertongue build $(RECIPE)
+	@$(BIN)/mothertongue bench bundles/$(notdir $(basename $(RECIPE)))
+
+clean: ## remove the environment and everything that can be made again (asks first)
+	@printf 'Remove .venv, runs/ and bundles/? [y/N] '; read answer; \
+	  if [ "$$answer" = y ]; then rm -rf $(VENV) runs bundles; else echo 'Nothing removed.'; fi
+
+$(VENV)/installed: Makefile $(wildcard packages/*/pyproject.toml)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Mothertongue needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing into $(VENV)/ (once; some minutes, mostly PyTorch) ...'
+	@$(PIP) "$(TORCH)" $(PACKAGES)
+	@touch $@
+
+$(VENV)/tools: $(VENV)/installed
+	@$(PIP) $(TOOLS)
+	@touch $@
