@@ -1,7 +1,7 @@
 """Read a checkpoint in the Hugging Face layout (`Qwen3ForCausalLM`) as NumPy arrays, strictly.
 
-Nothing is skipped and nothing is guessed: a tensor too many, too few or of another shape is an error that names it,
-because a weight that is silently left out is a different model.
+Nothing is skipped and nothing is guessed: a tensor too many, too few or of another shape is an error that
+names it, because a weight that is silently left out is a different model.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """Return the checkpoint in `folder` (config.json and model.safetensors).
 
     Raises:
-        CheckpointError: a file is missing or unreadable, the architecture is another one, or a tensor is missing,
-            unknown, of another shape or type, or not finite.
+        CheckpointError: a file is missing or unreadable, the architecture is another one, or a tensor is
+            missing, unknown, of another shape or type, or not finite.
     """
     architecture = read_architecture(folder / "config.json")
     path = folder / "model.safetensors"
@@ -109,7 +109,7 @@ def read_architecture(path: Path) -> Architecture:
     """Return the sizes in the config.json at `path`.
 
     Raises:
-        CheckpointError: the file is missing, not JSON, lacks a key, or asks for something the graph cannot do.
+        CheckpointError: the file is missing, not JSON, lacks a key, or asks for what the graph cannot do.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

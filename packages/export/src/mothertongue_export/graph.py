@@ -4,9 +4,9 @@
     attention_mask (batch, total) ──► the two lengths of GroupQueryAttention
     past_key_values.N.key/value (batch, kv_heads, past, head_width) ──► present.N.key/value, the same buffers
 
-What makes it fast, each measured: weights in 8 bits with `accuracy_level` 4 (int8 activations; without it the kernel
-is 30 times slower), one matrix for query, key and value and one for gate and up, rotary and cache inside the
-attention operator, residual sum and norm in one operator, and one table for embedding and head, stored once.
+What makes it fast, each measured: weights in 8 bits with `accuracy_level` 4 (int8 activations; without it the
+kernel is 30 times slower), one matrix for query, key and value and one for gate and up, rotary and cache inside
+the attention operator, residual sum and norm in one operator, one table for embedding and head, stored once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ INT8_ACTIVATIONS = 4  # accuracy_level of MatMulNBits; its only fast 8-bit kerne
 def write_device_graph(
     checkpoint: Checkpoint, folder: Path, *, block_size: int = 128, accuracy_level: int = INT8_ACTIVATIONS
 ) -> None:
-    """Write model.onnx and model.onnx.data for `checkpoint` into `folder`. The same checkpoint gives the same bytes.
+    """Write model.onnx and model.onnx.data for `checkpoint` into `folder`: always the same bytes.
 
-    `accuracy_level` 0 computes with float32 activations: slow, and the way to tell an error of the graph from one
-    of quantization.
+    `accuracy_level` 0 computes with float32 activations: slow, and the way to tell an error of the graph from
+    one of quantization.
     """
     with WeightsFile(folder / WEIGHTS_FILE) as weights:
         graph = _DeviceGraph(checkpoint, weights, block_size, accuracy_level)
@@ -51,10 +51,9 @@ def write_device_graph(
 
 def rotary_caches(architecture: Architecture) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return cos and sin (context, head_width / 2), from float32 angles as PyTorch has them in training."""
-    exponents = np.arange(0, architecture.head_width, 2, dtype=np.float32) / np.float32(
-        architecture.head_width
-    )
-    frequencies = (1.0 / np.float32(architecture.rope_theta) ** exponents).astype(np.float32)
+    width = np.float32(architecture.head_width)
+    exponents = np.arange(0, width, 2, dtype=np.float32) / width
+    frequencies = np.float32(1) / np.float32(architecture.rope_theta) ** exponents
     angles = np.outer(np.arange(architecture.context, dtype=np.float32), frequencies)
     return np.cos(angles), np.sin(angles)
 
@@ -76,12 +75,11 @@ class _DeviceGraph:
     def build(self) -> None:
         """Add the whole model, from input_ids to logits."""
         table = quantize(self.tensors["model.embed_tokens.weight"], self.block_size)
-        steps, scales = self.store(table, "embedding")
+        steps = self.weights.append("embedding.steps", table.steps)
+        scales = self.weight("embedding.scales", table.scales)
         lengths = self.lengths()
-        caches = [
-            self.weight(name, cache)
-            for name, cache in zip(("cos", "sin"), rotary_caches(self.sizes), strict=True)
-        ]
+        cos, sin = rotary_caches(self.sizes)
+        caches = [self.weight("rotary.cos", cos), self.weight("rotary.sin", sin)]
         residual = self.embed(table, steps, scales)
         normed = self.norm(residual, "model.layers.0.input_layernorm")
         for layer in range(self.sizes.layers):
@@ -95,14 +93,16 @@ class _DeviceGraph:
             normed, residual = self.add_norm(widened, residual, following)
         final = self.node("Gather", [normed, self.integers("last_position", [-1])], "last_hidden", axis=1)
         if self.sizes.tied_embeddings:
-            self.multiply(final, table, steps, scales, "logits")
+            self.initializers.append(steps)
+            self.multiply(final, table, steps.name, scales, "logits")
         else:
             self.linear(final, self.tensors["lm_head.weight"], "logits")
 
     def proto(self) -> onnx.GraphProto:
         """Return the collected graph, with its inputs and outputs."""
-        cache_shape = ["batch", self.sizes.kv_heads, "past", self.sizes.head_width]
-        present_shape = ["batch", self.sizes.kv_heads, "present", self.sizes.head_width]
+        kv_heads, head_width = self.sizes.kv_heads, self.sizes.head_width
+        past_shape: list[str | int | None] = ["batch", kv_heads, "past", head_width]
+        present_shape: list[str | int | None] = ["batch", kv_heads, "present", head_width]
         inputs = [
             helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "seq"]),
             helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]),
@@ -113,17 +113,16 @@ class _DeviceGraph:
         for layer in range(self.sizes.layers):
             for kind in ("key", "value"):
                 past, present = f"past_key_values.{layer}.{kind}", f"present.{layer}.{kind}"
-                inputs.append(helper.make_tensor_value_info(past, TensorProto.FLOAT, cache_shape))
+                inputs.append(helper.make_tensor_value_info(past, TensorProto.FLOAT, past_shape))
                 outputs.append(helper.make_tensor_value_info(present, TensorProto.FLOAT, present_shape))
         return helper.make_graph(self.nodes, "mothertongue", inputs, outputs, self.initializers)
 
     # ── the model ──
 
     def lengths(self) -> list[str]:
-        """Return seqlens_k (batch,) and total_sequence_length (scalar), which GroupQueryAttention asks for."""
-        tokens = self.node(
-            "ReduceSum", ["attention_mask", self.integers("mask_axis", [1])], "mask_tokens", keepdims=0
-        )
+        """Return seqlens_k (batch,) and total_sequence_length (scalar), as GroupQueryAttention asks."""
+        axis = self.integers("mask_axis", [1])
+        tokens = self.node("ReduceSum", ["attention_mask", axis], "mask_tokens", keepdims=0)
         last = self.node("Sub", [tokens, self.integers("one", [1])], "last_token")
         shape = self.node("Shape", ["attention_mask"], "mask_shape")
         total = self.node("Gather", [shape, self.integers("total_axis", 1)], "total_tokens")
@@ -150,11 +149,8 @@ class _DeviceGraph:
         """Return the attention output (batch, seq, width) of one layer, its cache appended."""
         prefix = f"model.layers.{layer}.self_attn"
         queries, keys = self.sizes.heads * self.sizes.head_width, self.sizes.kv_heads * self.sizes.head_width
-        packed = self.linear(
-            normed,
-            np.concatenate([self.tensors[f"{prefix}.{p}_proj.weight"] for p in "qkv"]),
-            f"{prefix}.qkv",
-        )
+        projections = [self.tensors[f"{prefix}.{part}_proj.weight"] for part in "qkv"]
+        packed = self.linear(normed, np.concatenate(projections), f"{prefix}.qkv")
         query, key, value = self.split(packed, f"{prefix}.qkv", {"q": queries, "k": keys, "v": keys})
         query = self.head_norm(query, f"{prefix}.q_norm", self.sizes.heads)
         key = self.head_norm(key, f"{prefix}.k_norm", self.sizes.kv_heads)
@@ -164,7 +160,8 @@ class _DeviceGraph:
             helper.make_node(
                 "GroupQueryAttention", [query, key, value, *past, *lengths, *caches],
                 [attended, f"present.{layer}.key", f"present.{layer}.value"], name=attended, domain=MICROSOFT,
-                num_heads=self.sizes.heads, kv_num_heads=self.sizes.kv_heads, do_rotary=1, rotary_interleaved=0,
+                num_heads=self.sizes.heads, kv_num_heads=self.sizes.kv_heads,
+                do_rotary=1, rotary_interleaved=0,
             )
         )  # fmt: skip
         return self.linear(attended, self.tensors[f"{prefix}.o_proj.weight"], f"{prefix}.o_proj")
@@ -179,11 +176,8 @@ class _DeviceGraph:
     def feed_forward(self, layer: int, normed: str) -> str:
         """Return the SwiGLU output (batch, seq, width) of one layer."""
         prefix = f"model.layers.{layer}.mlp"
-        packed = self.linear(
-            normed,
-            np.concatenate([self.tensors[f"{prefix}.{part}_proj.weight"] for part in ("gate", "up")]),
-            f"{prefix}.gate_up",
-        )
+        projections = [self.tensors[f"{prefix}.{part}_proj.weight"] for part in ("gate", "up")]
+        packed = self.linear(normed, np.concatenate(projections), f"{prefix}.gate_up")
         halves = {"gate": self.sizes.ffn_width, "up": self.sizes.ffn_width}
         gate, up = self.split(packed, f"{prefix}.gate_up", halves)
         silu = self.node("QuickGelu", [gate], f"{prefix}.silu", domain=MICROSOFT, alpha=1.0)  # x * sigmoid(x)
@@ -227,25 +221,19 @@ class _DeviceGraph:
     def linear(self, hidden: str, weight: NDArray[np.float32], name: str) -> str:
         """Return `hidden` times the transposed `weight` (N, K), in 8 bits."""
         matrix = quantize(weight, self.block_size)
-        return self.multiply(hidden, matrix, *self.store(matrix, name), name)
+        steps = self.weights.append(f"{name}.steps", matrix.steps)
+        self.initializers.append(steps)
+        return self.multiply(hidden, matrix, steps.name, self.weight(f"{name}.scales", matrix.scales), name)
 
-    def multiply(
-        self, hidden: str, matrix: QuantizedMatrix, steps: TensorProto, scales: str, name: str
-    ) -> str:
+    def multiply(self, hidden: str, matrix: QuantizedMatrix, steps: str, scales: str, name: str) -> str:
         """Return `hidden` times the stored matrix."""
         return self.node(
-            "MatMulNBits", [hidden, steps.name, scales], name, domain=MICROSOFT,
+            "MatMulNBits", [hidden, steps, scales], name, domain=MICROSOFT,
             K=matrix.columns, N=matrix.rows, bits=8, block_size=matrix.block_size,
             accuracy_level=self.accuracy_level,
         )  # fmt: skip
 
     # ── its constants ──
-
-    def store(self, matrix: QuantizedMatrix, name: str) -> tuple[TensorProto, str]:
-        """Write a quantized matrix; return the initializer of its bytes and the name of its scales."""
-        steps = self.weights.append(f"{name}.steps", matrix.steps)
-        self.initializers.append(steps)
-        return steps, self.weight(f"{name}.scales", matrix.scales)
 
     def weight(self, name: str, array: NDArray[np.float32]) -> str:
         """Write a float32 tensor to the data file and return its name."""

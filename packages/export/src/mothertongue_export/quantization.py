@@ -1,8 +1,8 @@
 """8-bit block-wise symmetric quantization, in the layout of onnxruntime's MatMulNBits.
 
 A row of a weight (N, K) is cut into blocks of `block_size` values along K. Each block has one float32 scale,
-max|w| / 127, and stores round(w / scale) + 128 as one unsigned byte: 128 is the zero point that the operator assumes
-when none is given. A last block that K does not fill is padded with zeros.
+max|w| / 127, and stores round(w / scale) + 128 as one unsigned byte: 128 is the zero point that the operator
+assumes when none is given. A last block that K does not fill is padded with zeros.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class QuantizedMatrix:
 
     @property
     def rows(self) -> int:
-        return self.steps.shape[0]
+        return int(self.steps.shape[0])
 
     @property
     def block_size(self) -> int:
-        return self.steps.shape[2]
+        return int(self.steps.shape[2])
 
 
 def quantize(weight: NDArray[np.float32], block_size: int) -> QuantizedMatrix:

@@ -43,7 +43,7 @@ class WeightsFile:
 
 
 def view(tensor: onnx.TensorProto, name: str, shape: tuple[int, ...]) -> onnx.TensorProto:
-    """Return an initializer called `name` that reads the bytes of `tensor` in another shape; nothing is stored."""
+    """Return an initializer called `name` for the bytes of `tensor` in another shape; nothing is stored."""
     other = onnx.TensorProto()
     other.CopyFrom(tensor)
     other.name = name
