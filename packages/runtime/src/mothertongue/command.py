@@ -5,9 +5,11 @@ Only click and the standard library are imported here, so that `mothertongue --h
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -24,6 +26,8 @@ PACKAGES = {
     "verify": "mothertongue-export",
     "build": "mothertongue-export",
 }
+
+SIGPIPE = 13  # `signal.SIGPIPE` does not exist on Windows
 
 
 class CommandGroup(click.Group):
@@ -46,17 +50,22 @@ class CommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except MothertongueError as error:
-            raise one_line(str(error), error.exit_code) from error
+            leave(f"Error: {error}", error.exit_code)
+        except KeyboardInterrupt:
+            leave("Stopped.", 128 + signal.SIGINT)
+        except BrokenPipeError:
+            # The reader has gone; nothing more can be said, and the final flush must not complain either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(128 + SIGPIPE) from None
         except OSError as error:  # a full disk, a folder without permission: not a bug, so no traceback
             where = f"{error.filename}: " if error.filename else ""
-            raise one_line(f"{where}{error.strerror or error}", 2) from error
+            leave(f"Error: {where}{error.strerror or error}", 2)
 
 
-def one_line(message: str, exit_code: int) -> click.ClickException:
-    """Return the exception by which click prints `Error: message` and exits with `exit_code`."""
-    exception = click.ClickException(message)
-    exception.exit_code = exit_code
-    return exception
+def leave(message: str, exit_code: int) -> NoReturn:
+    """Print `message` on standard error and end the program with `exit_code`."""
+    click.echo(message, err=True)
+    raise click.exceptions.Exit(exit_code)
 
 
 @click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -7,8 +7,8 @@ MothertongueError
 ├── BundleError       copy or export the bundle again
 └── CheckFailed       something was measured and is not good enough; nothing was shipped
 
-A message says where, what was found, what was expected and what to do, on one line. The command line turns these
-errors, and only these, into that line; a bug keeps its traceback.
+A message says where, what was found, what was expected and what to do, on one line. The command line turns
+these errors, and only these, into that line; a bug keeps its traceback.
 """
 
 
@@ -23,7 +23,7 @@ class RecipeError(MothertongueError):
 
 
 class DataError(MothertongueError):
-    """Text, a package of text, or a tokenizer is missing, empty or not what the recipe needs."""
+    """Text, a package of text, or a tokenizer is missing, empty or not what the reader needs."""
 
 
 class CheckpointError(MothertongueError):
