@@ -34,14 +34,25 @@ class Message:
 
 
 class ChatFormat:
-    """Conversations as token ids: a template, the replacements made in every message, and a tokenizer."""
+    """Conversations as token ids: a template, the replacements made in every message, and a tokenizer.
 
-    def __init__(self, tokenizer: Tokenizer, template: str, replacements: Mapping[str, str]) -> None:
+    `turns` is how many questions with their answers a model of this format was taught to see at once, the
+    present one included; None if as many as its context holds.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: str,
+        replacements: Mapping[str, str],
+        turns: int | None = None,
+    ) -> None:
         # Deferred: training code that only reads prose, and `--help`, do without it.
         from jinja2 import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         self.tokenizer = tokenizer
+        self.turns = turns
         self._replacements = str.maketrans(dict(replacements))
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = refuse_conversation
@@ -59,7 +70,8 @@ class ChatFormat:
         path = folder / TOKENIZER_CONFIG_FILE
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
-            template, replacements = config["chat_template"], config["mothertongue"]["replacements"]
+            template, ours = config["chat_template"], config["mothertongue"]
+            replacements, turns = ours["replacements"], ours.get("turns")
         except FileNotFoundError:
             raise DataError(f"{path}: not found; it holds the chat template") from None
         except (ValueError, TypeError, KeyError) as error:
@@ -67,7 +79,7 @@ class ChatFormat:
                 f"{path}: {error!r}; expected JSON with chat_template and mothertongue.replacements"
             ) from error
         try:
-            return cls(Tokenizer.open(folder), template, replacements)
+            return cls(Tokenizer.open(folder), template, replacements, turns)
         except ValueError:  # str.maketrans: a key longer than one character
             raise DataError(f"{path}: each key of mothertongue.replacements must be one character") from None
 

@@ -66,6 +66,11 @@ class Session:
         return cls(graph, context, choice)
 
     @property
+    def inputs(self) -> dict[str, list[int | str]]:
+        """The inputs of the graph: a number for a fixed dimension, a name for a free one."""
+        return {value.name: list(value.shape) for value in self._graph.get_inputs()}
+
+    @property
     def tokens(self) -> Sequence[int]:
         """The ids in the cache, in order."""
         return self._tokens

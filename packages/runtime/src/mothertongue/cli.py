@@ -1,0 +1,294 @@
+"""The commands that use a bundle: chat, generate, inspect, doctor, bench."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mothertongue.errors import DataError
+
+if TYPE_CHECKING:
+    from mothertongue.conversation import Conversation
+    from mothertongue.generate import Piece
+    from mothertongue.sampling import Sampling
+
+CHAT_HELP = """\
+  /reset   forget what was said and start again
+  /quit    leave (so does Ctrl-D)
+  Ctrl-C   stop an answer"""
+
+bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+threads_option = click.option(
+    "--threads", type=click.IntRange(min=1), help="Default: what this process may use."
+)
+
+
+def answer_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add to `command` the options that say how an answer is made."""
+    options = [
+        click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
+        click.option("--top-k", type=int, help="Choose among the K most probable tokens."),
+        click.option("--top-p", type=float, default=1.0, show_default=True, help="Then among this mass."),
+        click.option("--seed", type=int, help="Repeat the same choices."),
+        click.option("--max-tokens", type=click.IntRange(min=1), help="Default: until the context is full."),
+        threads_option,
+        json_option,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@bundle_argument
+@click.option("--system", metavar="TEXT", help="A system message before the conversation.")
+@answer_options
+def chat(
+    bundle: Path,
+    system: str | None,
+    max_tokens: int | None,
+    threads: int | None,
+    as_json: bool,
+    **choice: Any,
+) -> None:
+    r"""Chat with the model in BUNDLE, or answer the question piped in.
+
+    \b
+    mothertongue chat bundles/nano
+    echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
+    """
+    interactive = sys.stdin.isatty()
+    if interactive and as_json:
+        raise click.UsageError(
+            "--json answers one question from a pipe: echo QUESTION | mothertongue chat ..."
+        )
+    sampling = read_sampling(**choice)
+    question = None if interactive else read_prompt()
+
+    from mothertongue.chat import Message
+    from mothertongue.conversation import Conversation
+    from mothertongue.model import load
+
+    model = load(bundle, threads=threads)
+    if question is None:
+        alone = " Each question is answered by itself." if model.format.turns == 1 else ""
+        click.echo(f"Chatting with {bundle.name}.{alone} /help lists the commands, Ctrl-D leaves.")
+        converse(Conversation(model, system=system, sampling=sampling, max_tokens=max_tokens))
+        return
+    messages = [Message("system", system)] if system else []
+    messages.append(Message("user", question))
+    if as_json:
+        print_json(asdict(model.reply(messages, sampling, max_tokens)))
+    else:
+        print_answer(model.chat(messages, sampling, max_tokens))
+
+
+@click.command()
+@bundle_argument
+@click.argument("prompt", required=False)
+@answer_options
+def generate(
+    bundle: Path,
+    prompt: str | None,
+    max_tokens: int | None,
+    threads: int | None,
+    as_json: bool,
+    **choice: Any,
+) -> None:
+    """Continue PROMPT, or the text piped in, with the model in BUNDLE."""
+    sampling = read_sampling(**choice)
+    prompt = read_prompt() if prompt is None else prompt
+
+    from mothertongue.model import load
+
+    model = load(bundle, threads=threads)
+    if as_json:
+        print_json(asdict(model.complete(prompt, sampling, max_tokens)))
+    else:
+        print_answer(model.generate(prompt, sampling, max_tokens))
+
+
+@click.command()
+@bundle_argument
+@json_option
+def inspect(bundle: Path, as_json: bool) -> None:
+    """Show what BUNDLE is, after verifying every byte of it."""
+    from mothertongue.model import load
+
+    model = load(bundle)
+    facts = asdict(model.manifest) | {
+        "bundle": str(bundle),
+        "bytes": model.manifest.total_bytes,
+        "context": model.session.context,
+        "vocabulary": model.session.vocabulary,
+        "inputs": model.session.inputs,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    print_facts(
+        {
+            "bundle": f"{bundle} ({facts['bytes'] / 1e6:.2f} MB, every byte verified)",
+            "recipe": facts["recipe"].get("name", "unnamed"),
+            "format": f"version {facts['format_version']}",
+            "needs": f"onnxruntime {facts['minimum_onnxruntime']} or newer",
+            "model": f"context {facts['context']} tokens, vocabulary {facts['vocabulary']}",
+            "trained at": facts["training_commit"],
+            "tokenizer": f"sha256 {facts['tokenizer_sha256'][:12]}",
+        }
+    )
+    click.echo("\nparity with the trained checkpoint")
+    print_facts(facts["parity"])
+    click.echo("\nquantization")
+    for row in facts["quantization"]:
+        click.echo("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
+    click.echo("\nfiles")
+    for name, record in facts["files"].items():
+        click.echo(f"  {name:<24} {record['bytes']:>13,} bytes  {record['sha256'][:12]}")
+    click.echo("\ninputs of the graph")
+    print_facts({name: " x ".join(map(str, shape)) for name, shape in facts["inputs"].items()})
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path), required=False)
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, bundle: Path | None, as_json: bool) -> None:
+    """Check this machine and, if one is given, BUNDLE; say what to do about what is bad."""
+    from mothertongue.doctor import examine
+
+    findings = []
+    for finding in examine(bundle):
+        findings.append(finding)
+        if not as_json:
+            mark = (
+                click.style("good", fg="green") if finding.good else click.style("bad ", fg="red", bold=True)
+            )
+            remedy = "" if finding.good else f": {finding.remedy}"
+            click.echo(f"{mark}  {finding.name:<12} {finding.found}{remedy}")
+    good = all(finding.good for finding in findings)
+    if as_json:
+        print_json({"good": good, "findings": [asdict(finding) for finding in findings]})
+    ctx.exit(0 if good else 1)
+
+
+@click.command()
+@bundle_argument
+@threads_option
+@json_option
+def bench(bundle: Path, threads: int | None, as_json: bool) -> None:
+    """Measure how fast BUNDLE is on this machine: medians after a warm-up."""
+    from mothertongue.bench import measure
+
+    report = measure(bundle, threads=threads)
+    if as_json:
+        print_json(asdict(report))
+        return
+    first, peak = report.time_to_first_token, report.peak_memory_bytes
+    print_facts(
+        {
+            "machine": f"{report.device.cpu}, onnxruntime {report.onnxruntime}",
+            "threads": f"{report.threads.count} ({report.threads.reason})",
+            "load": f"{report.load_ms:.0f} ms, every byte verified",
+            "prefill": f"{report.prefill.tokens_per_second:,.0f} tokens/s "
+            f"({report.prefill.tokens} tokens: median {report.prefill.median_ms:.2f} ms, "
+            f"p95 {report.prefill.p95_ms:.2f} ms)",
+            "first token": f"after {first.median_ms:.2f} ms (p95 {first.p95_ms:.2f} ms)",
+            "decode": f"{report.decode.tokens_per_second:,.0f} tokens/s "
+            f"(median {report.decode.median_ms:.3f} ms, p95 {report.decode.p95_ms:.3f} ms)",
+            "bound": f"{report.percent_of_bandwidth_bound:.0f} % of "
+            f"{report.bandwidth_bound_tokens_per_second:,.0f} tokens/s = "
+            f"{report.read_bandwidth_bytes_per_second / 1e9:.1f} GB/s measured / "
+            f"{report.weight_bytes / 1e6:.1f} MB of weights",
+            "memory": "not known here" if peak is None else f"{peak / 1e6:.0f} MB at its peak",
+        }
+    )
+
+
+def read_sampling(**choice: Any) -> Sampling:
+    """Return the options as a Sampling, a value out of range as click's usage error."""
+    from mothertongue.sampling import Sampling
+
+    try:
+        return Sampling(**choice)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def read_prompt() -> str:
+    """Return the text on standard input; raise DataError if it is empty or not UTF-8."""
+    try:
+        prompt = sys.stdin.buffer.read().decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise DataError(f"standard input: byte {error.start} is not UTF-8; save the text as UTF-8") from error
+    if not prompt:
+        raise DataError("standard input: the prompt is empty; try: echo QUESTION | mothertongue ...")
+    return prompt
+
+
+def converse(conversation: Conversation) -> None:
+    """Ask and answer at the terminal until the person leaves."""
+    with contextlib.suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  arrow keys and history for input()
+    while True:
+        try:
+            question = input("> ").strip()
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            click.echo("\nCtrl-D or /quit leaves.")
+            continue
+        if question == "/quit":
+            return
+        if question == "/reset":
+            conversation.reset()
+        elif question.startswith("/"):
+            click.echo(CHAT_HELP)
+        elif question:
+            ask(conversation, question)
+
+
+def ask(conversation: Conversation, question: str) -> None:
+    """Print the answer to one question; neither Ctrl-C nor a question too long ends the conversation."""
+    answer = conversation.ask(question)
+    try:
+        print_answer(answer)
+    except KeyboardInterrupt:
+        answer.close()
+        click.echo("\n(stopped)")
+    except DataError as error:
+        click.echo(f"({error})")
+    if conversation.forgotten_turns:
+        click.echo("(the oldest turns no longer fit and are forgotten)")
+
+
+def print_answer(pieces: Iterator[Piece]) -> None:
+    """Print an answer as it comes and, on standard error, why it ended if the model did not end it."""
+    for piece in pieces:
+        click.echo(piece.text, nl=False)
+    click.echo()
+    if piece.finish_reason == "context":
+        click.echo("(the context is full)", err=True)
+    elif piece.finish_reason == "length":
+        click.echo("(--max-tokens reached)", err=True)
+
+
+def print_facts(facts: dict[str, Any]) -> None:
+    """Print names and values in two columns."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        click.echo(f"  {name:<{width}}  {value}")
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print the one JSON object of `--json`."""
+    click.echo(json.dumps(value, ensure_ascii=False))
