@@ -4,9 +4,9 @@
     attention_mask (batch, total) ──► the two lengths of GroupQueryAttention
     past_key_values.N.key/value (batch, kv_heads, past, head_width) ──► present.N.key/value, the same buffers
 
-What makes it fast, each measured: weights in 8 bits with `accuracy_level` 4 (int8 activations; without it the
-kernel is 30 times slower), one matrix for query, key and value and one for gate and up, rotary and cache inside
-the attention operator, residual sum and norm in one operator, one table for embedding and head, stored once.
+What makes it fast, each measured: weights in 8 bits with `accuracy_level` 4 (int8 activations; without it 30
+times slower), one matrix for query, key and value and one for gate and up, rotary and cache inside the
+attention operator, residual sum and norm in one operator, one table for embedding and head, stored once.
 """
 
 from __future__ import annotations
