@@ -1,0 +1,191 @@
+"""Prepare a corpus: every source of a recipe, normalised, split and counted, as one folder of JSON lines.
+
+runs/NAME/corpus/COMPONENT.jsonl    training documents
+                 heldout.jsonl      prose that no later stage trains on
+                 core.jsonl         questions with accepted answers, if the dictionary is a source
+                 manifest.json      counts, hashes, sources and their licences
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mothertongue.errors import DataError
+from mothertongue_trainer.document import Document
+from mothertongue_trainer.files import matching_paths, read_files
+from mothertongue_trainer.progress import Progress, silent
+from mothertongue_trainer.recipe import CorpusConfig, Recipe
+
+HELD_OUT = "heldout"  # the component, and so the file, of text that no stage trains on
+CORE = "core"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCount:
+    """One file of a prepared corpus."""
+
+    documents: int
+    characters: int  # Unicode code points of the text alone
+    bytes: int  # UTF-8 bytes of the text alone
+    sha256: str  # of the file
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusManifest:
+    """What `manifest.json` says of a prepared corpus."""
+
+    files: dict[str, FileCount]  # file name -> count
+    characters: dict[str, int]  # language -> training characters
+    heldout_characters: dict[str, int]  # language -> held-out characters
+    sources: tuple[dict[str, Any], ...]  # where the text came from, with its licence as stated there
+
+
+def prepare_corpus(recipe: Recipe, run_folder: Path, *, progress: Progress = silent) -> CorpusManifest:
+    """Write `run_folder`/corpus from the sources of `recipe`; the folder appears whole or not at all.
+
+    Raises:
+        DataError: a source is missing or damaged, a component of the mixture has no text, or nothing was held
+            out.
+    """
+    temporary = run_folder / "corpus.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    documents, questions, sources = _read_sources(recipe.corpus, seed=recipe.seed)
+    manifest = _write_documents(documents, temporary, recipe.corpus, sources, progress)
+    _check(manifest, recipe.corpus)
+    with (temporary / f"{CORE}.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(question, ensure_ascii=False) + "\n" for question in questions)
+    text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False, indent=2) + "\n"
+    (temporary / "manifest.json").write_text(text, encoding="utf-8")
+    replace_folder(temporary, run_folder / "corpus")
+    return manifest
+
+
+def is_held_out(text: str, percent: float) -> bool:
+    """Return whether the hash of `text` falls into the held-out `percent`.
+
+    Position, seed and recipe do not matter: what was held out once stays held out when files are added or
+    renamed, and equal texts are never on both sides.
+    """
+    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+    return share < percent / 100
+
+
+def replace_folder(temporary: Path, folder: Path) -> None:
+    """Rename `temporary` to `folder`, in place of the folder that may be there."""
+    outdated = folder.with_name(f"{folder.name}.old")
+    shutil.rmtree(outdated, ignore_errors=True)
+    if folder.exists():
+        os.replace(folder, outdated)
+    os.replace(temporary, folder)
+    shutil.rmtree(outdated, ignore_errors=True)
+
+
+def _read_sources(
+    config: CorpusConfig, *, seed: int
+) -> tuple[Iterator[Document], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the documents, the core questions and the description of every source."""
+    questions: list[dict[str, Any]] = []
+    sources: list[dict[str, Any]] = [
+        {"name": files.name, "language": files.language, "files": list(map(str, matching_paths(files)))}
+        for files in config.files
+    ]
+    return _split_files(config), questions, sources
+
+
+def _split_files(config: CorpusConfig) -> Iterator[Document]:
+    """Yield the documents of all files; held-out prose moves to the component `HELD_OUT`.
+
+    A conversation is always training text: quality is measured on prose.
+    """
+    for document in read_files(config.files):
+        if document.text and is_held_out(document.text, config.heldout_percent):
+            yield dataclasses.replace(document, component=HELD_OUT)
+        else:
+            yield document
+
+
+def _write_documents(
+    documents: Iterable[Document],
+    folder: Path,
+    config: CorpusConfig,
+    sources: Iterable[dict[str, Any]],
+    progress: Progress,
+) -> CorpusManifest:
+    """Write each document to the file of its component; drop what the mixture does not ask for."""
+    training, heldout = Counter[str](), Counter[str]()
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(DocumentFile(folder / f"{name}.jsonl"))
+            for name in (*config.mixture, HELD_OUT)
+        }
+        for number, document in enumerate(documents, start=1):
+            if document.component in files:
+                files[document.component].write(document)
+                side = heldout if document.component == HELD_OUT else training
+                side[document.language] += document.characters
+            if number % 1000 == 0:
+                progress("documents", number, None)
+    return CorpusManifest(
+        files={file.path.name: file.count() for file in files.values()},
+        characters=dict(training),
+        heldout_characters=dict(heldout),
+        sources=tuple(sources),
+    )
+
+
+class DocumentFile:
+    """A file of documents that counts and hashes what is written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("wb")
+        self._sha256 = hashlib.sha256()
+        self._documents = self._characters = self._bytes = 0
+
+    def __enter__(self) -> DocumentFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(self, document: Document) -> None:
+        line = document.to_json().encode() + b"\n"
+        self._file.write(line)
+        self._sha256.update(line)
+        self._documents += 1
+        self._characters += document.characters
+        self._bytes += sum(len(passage.encode()) for passage in document.passages)
+
+    def count(self) -> FileCount:
+        return FileCount(
+            documents=self._documents,
+            characters=self._characters,
+            bytes=self._bytes,
+            sha256=self._sha256.hexdigest(),
+        )
+
+
+def _check(manifest: CorpusManifest, config: CorpusConfig) -> None:
+    empty = [name for name in config.mixture if not manifest.files[f"{name}.jsonl"].documents]
+    if empty:
+        raise DataError(
+            f"corpus.mixture: no training text for {', '.join(empty)}; "
+            "add documents to the source or remove the share"
+        )
+    if not manifest.heldout_characters:
+        documents = sum(count.documents for count in manifest.files.values())
+        raise DataError(
+            f"corpus: none of the {documents} documents fell into the held-out {config.heldout_percent} %; "
+            "cut the text into more documents (one a line in a .jsonl file) or raise corpus.heldout_percent"
+        )

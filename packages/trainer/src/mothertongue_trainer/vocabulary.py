@@ -1,0 +1,187 @@
+"""Train a tokenizer: byte-level BPE on a sample mixed like the run, and the chat format that goes with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+
+from mothertongue.chat import ChatFormat
+from mothertongue.errors import DataError
+from mothertongue.tokenizer import BOS, END, PAD, SPECIAL_TOKENS, Tokenizer
+from mothertongue_trainer.corpus import replace_folder
+from mothertongue_trainer.document import Document, read_documents
+from mothertongue_trainer.fairness import TokenizerReport, check_fairness, measure
+from mothertongue_trainer.progress import Progress, silent
+from mothertongue_trainer.recipe import Recipe
+
+# No merge crosses these pieces. They are those of Qwen 3.5's public tokenizer.json (`qwen35` in llama.cpp).
+# - Letters stay with their marks. In Bangla every vowel sign and hasanta is a mark (\p{M}); a pattern with
+#   \p{L}+ alone, as in GPT-2 and its heirs, cuts a word at each of them, and no merge can mend it.
+# - Each digit is alone, so that sums stay learnable.
+# A zero-width (non-)joiner in a word is neither letter nor mark: a piece starts with it, as with a space.
+SPLIT_PATTERN = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",  # English contractions
+        r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",  # a word, with the space or sign before it
+        r"\p{N}",  # a digit
+        r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",  # signs
+        r"\s*[\r\n]+",  # line ends
+        r"\s+(?!\S)",  # white space, but for the space that belongs to the next word
+        r"\s+",
+    )
+)
+
+SAMPLE_CHARACTERS_PER_ENTRY = (
+    2_000  # of text for each entry of the vocabulary; more changes the merges little
+)
+
+CHAT_TEMPLATE = (
+    "{{ '<|bos|>' }}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+# People type what their keyboard or word processor gives them; the model learns one form of each.
+QUOTATION_MARKS = {**dict.fromkeys("“”„‟«»", '"'), **dict.fromkeys("‘’‚‛", "'")}
+
+
+def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = silent) -> TokenizerReport:
+    """Write `run_folder`/tokenizer from the prepared corpus, whole or not at all, and return how fair it is.
+
+    The folder holds tokenizer.json, tokenizer_config.json (chat template, replacements) and report.json.
+
+    Raises:
+        DataError: no prepared corpus, or too little text for so many entries.
+        CheckFailed: a language misses `minimum_characters_per_token`.
+    """
+    temporary = run_folder / "tokenizer.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    progress("sampling text", 0, None)
+    sample = sample_documents(recipe, run_folder)
+    replacements = {**QUOTATION_MARKS, **native_digits(sample)}
+    progress("learning merges", 0, None)
+    tokenizer = train_bpe(sample, replacements, vocabulary=recipe.tokenizer.vocabulary)
+    tokenizer.save(str(temporary / "tokenizer.json"))
+    config = tokenizer_config(replacements, context=recipe.model.context)
+    _write_json(temporary / "tokenizer_config.json", config)
+    progress("measuring fairness", 0, None)
+    report = measure(Tokenizer(tokenizer), read_documents(run_folder / "corpus" / "heldout.jsonl"))
+    _write_json(temporary / "report.json", report.as_dict())
+    check_fairness(report, recipe.tokenizer)
+    replace_folder(temporary, run_folder / "tokenizer")
+    return report
+
+
+def sample_documents(recipe: Recipe, run_folder: Path) -> list[Document]:
+    """Return training documents with the mixture of the run, `SAMPLE_CHARACTERS_PER_ENTRY` for each entry.
+
+    A component that is too short for its share is repeated, as it is in training. Which documents of a longer
+    one are taken is decided by their hash.
+    """
+    mixture, corpus = recipe.corpus.mixture, run_folder / "corpus"
+    try:
+        files = json.loads((corpus / "manifest.json").read_text(encoding="utf-8"))["files"]
+    except FileNotFoundError:
+        raise DataError(f"{corpus}: no corpus; run `mothertongue prepare` with this recipe") from None
+    available = {name: files[f"{name}.jsonl"]["characters"] for name in mixture}
+    wanted = min(sum(available.values()), SAMPLE_CHARACTERS_PER_ENTRY * recipe.tokenizer.vocabulary)
+    total_share = sum(mixture.values())
+    return [
+        document
+        for name, share in mixture.items()
+        for document in read_documents(corpus / f"{name}.jsonl")
+        for _ in range(_copies(document, wanted * share / total_share / available[name]))
+    ]
+
+
+def _copies(document: Document, rate: float) -> int:
+    """Return how often `document` is in the sample: `rate` on average, a whole number by its hash."""
+    digest = hashlib.sha256(document.id.encode()).digest()
+    return int(rate + int.from_bytes(digest[:8], "big") / 2**64)
+
+
+def native_digits(documents: Sequence[Document]) -> dict[str, str]:
+    """Return the replacements of 0 to 9 by the digits that the main language of `documents` prefers.
+
+    Empty where that is 0 to 9 itself. A model that learned sums in ৭ and ৫ then understands 7 and 5.
+    """
+    characters = Counter[str]()
+    for document in documents:
+        characters[document.language] += document.characters
+    main_language = characters.most_common(1)[0][0]
+    digits = Counter[str]()  # the zero of each script -> digits seen
+    for document in documents:
+        if document.language == main_language:
+            for passage in document.passages:
+                digits.update(chr(ord(sign) - int(sign)) for sign in passage if sign.isdecimal())
+    zero = digits.most_common(1)[0][0] if digits else "0"
+    return {} if zero == "0" else {str(value): chr(ord(zero) + value) for value in range(10)}
+
+
+def train_bpe(
+    documents: Sequence[Document], replacements: dict[str, str], *, vocabulary: int
+) -> tokenizers.Tokenizer:
+    """Return a byte-level BPE tokenizer of exactly `vocabulary` entries; equal documents give equal ones.
+
+    Raises:
+        DataError: the text has fewer different pieces than that.
+    """
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    specials = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    tokenizer.add_special_tokens(specials)
+    chat = ChatFormat(Tokenizer(tokenizer), CHAT_TEMPLATE, replacements)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=specials,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_passages(documents, chat), trainer)
+    if tokenizer.get_vocab_size() != vocabulary:
+        raise DataError(
+            f"tokenizer.vocabulary: the text fills {tokenizer.get_vocab_size()} of {vocabulary} entries; "
+            "add text to the corpus or ask for fewer"
+        )
+    return tokenizer
+
+
+def _passages(documents: Sequence[Document], chat: ChatFormat) -> Iterator[str]:
+    """Yield every passage in the form in which it will be encoded."""
+    for document in documents:
+        for passage in document.passages:
+            yield chat.normalise(passage) if document.messages else passage
+
+
+def tokenizer_config(replacements: dict[str, str], *, context: int) -> dict[str, Any]:
+    """Return what tokenizer_config.json holds: the keys that transformers reads, and ours."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": END,
+        "pad_token": PAD,
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+        "mothertongue": {"replacements": replacements},
+    }
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
