@@ -40,7 +40,7 @@ class Conversation:
     def ask(self, question: str) -> Generator[Piece, None, None]:
         """Yield the pieces of the answer to `question`.
 
-        An answer that is broken off is remembered as far as it was given, a question without an answer is not.
+        An answer broken off is remembered as far as it was given, a question without an answer is not.
         Raises DataError if the question is empty or does not fit the context by itself, and forgets nothing.
         """
         turns = self._fitting([*self._turns, Message("user", question)])
@@ -57,7 +57,7 @@ class Conversation:
                 self._turns.pop()
 
     def _fitting(self, turns: list[Message]) -> list[Message]:
-        """Return the last of `turns`: as many as the model was taught and three quarters of the context hold."""
+        """Return the last of `turns`, as many as the model was taught and 3/4 of its context hold."""
         format_, context = self._model.format, self._model.session.context
         if format_.turns is not None:
             turns = turns[-(2 * format_.turns - 1) :]
