@@ -110,7 +110,7 @@ def select_texts(heldout: Sequence[Document], tokenizer: Tokenizer, *, context: 
 
 
 def feed_one_by_one(session: Session, ids: Sequence[int]) -> NDArray[np.float32]:
-    """Return the logits (T, V) of the bundle after each of T `ids`, one step at a time from an empty cache."""
+    """Return the logits (T, V) of the bundle after each of T `ids`, fed one by one to an empty cache."""
     session.reset()
     return np.stack([session.feed([token]) for token in ids])
 

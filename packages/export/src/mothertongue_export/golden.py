@@ -1,13 +1,14 @@
-"""The golden set: a few beginnings and what the proved bundle wrote after them, to be checked on any machine.
+"""The golden set: a few beginnings and what the proved bundle wrote after them, for any machine to repeat.
 
-int8 kernels differ between processors, and some have been wrong. A golden text ends before the first choice that
-another rounding could turn, so a correct kernel repeats all of it.
+int8 kernels differ between processors, and some have been wrong. A golden text ends before the first choice
+that another rounding could turn, so a correct kernel repeats all of it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mothertongue.errors import BundleError
@@ -16,52 +17,52 @@ from mothertongue_export.comparison import log_softmax
 
 GOLDEN_FILE = "golden.json"
 GOLDEN_TOKENS = 24
-# Kernels that round activations differently moved logits by up to 0.1; a wrong kernel moves them by whole nats.
+# Kernels that round activations differently moved logits by up to 0.1; a wrong one moves them by whole nats.
 CLEAR_CHOICE_NATS = 0.5
 
 
-def write_golden(folder: Path, session: Session, prompts: Iterable[list[int]]) -> None:
-    """Write golden.json into `folder`: each of `prompts` with the ids that `session` chooses after it."""
-    texts = [{"prompt_ids": prompt, "greedy_ids": clear_choices(session, prompt)} for prompt in prompts]
-    (folder / GOLDEN_FILE).write_text(json.dumps({"texts": texts}) + "\n", encoding="utf-8")
+@dataclass(frozen=True, kw_only=True)
+class GoldenText:
+    """A beginning, and the most probable ids after it."""
+
+    prompt_ids: Sequence[int]
+    greedy_ids: Sequence[int]
 
 
-def golden_findings(folder: Path, session: Session) -> list[str]:
-    """Return a sentence for each golden text in `folder` that `session` does not repeat.
+def write_golden(folder: Path, session: Session, prompts: Iterable[Sequence[int]]) -> None:
+    """Write golden.json into `folder`: what `session` writes after each of `prompts`."""
+    texts = [GoldenText(prompt_ids=ids, greedy_ids=clear_choices(session, ids)) for ids in prompts]
+    content = json.dumps({"texts": [asdict(text) for text in texts]})
+    (folder / GOLDEN_FILE).write_text(content + "\n", encoding="utf-8")
 
-    Raises:
-        BundleError: golden.json is missing or not one.
-    """
+
+def read_golden(folder: Path) -> list[GoldenText]:
+    """Return the golden set of the bundle in `folder`; raise BundleError if there is none."""
     path = folder / GOLDEN_FILE
     try:
-        texts = json.loads(path.read_text(encoding="utf-8"))["texts"]
-        pairs = [(text["prompt_ids"], text["greedy_ids"]) for text in texts]
+        return [GoldenText(**text) for text in json.loads(path.read_text(encoding="utf-8"))["texts"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BundleError(f"{path}: no golden set ({error!r}); export the bundle again") from None
+
+
+def golden_findings(texts: Sequence[GoldenText], session: Session) -> list[str]:
+    """Return a sentence for each golden text that `session` does not repeat."""
     findings = []
-    for number, (prompt, expected) in enumerate(pairs):
-        found = greedy(session, prompt, len(expected))
-        if found != expected:
-            same = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
-            findings.append(
-                f"golden text {number}: token {same} is {found[same]}, {expected[same]} was proved; "
-                "the int8 kernels of this processor or onnxruntime compute another model"
-            )
+    for number, text in enumerate(texts, start=1):
+        session.reset()
+        logits = session.feed(text.prompt_ids)
+        for place, expected in enumerate(text.greedy_ids, start=1):
+            if logits.argmax() != expected:
+                findings.append(
+                    f"golden text {number}: token {place} is {logits.argmax()}, {expected} was proved; "
+                    "onnxruntime computes another model on this processor"
+                )
+                break
+            logits = session.feed([expected])
     return findings
 
 
-def greedy(session: Session, prompt: list[int], tokens: int) -> list[int]:
-    """Return the `tokens` most probable ids after `prompt`."""
-    session.reset()
-    logits = session.feed(prompt)
-    ids: list[int] = []
-    while len(ids) < tokens:
-        ids.append(int(logits.argmax()))
-        logits = session.feed(ids[-1:])
-    return ids
-
-
-def clear_choices(session: Session, prompt: list[int]) -> list[int]:
+def clear_choices(session: Session, prompt: Sequence[int]) -> list[int]:
     """Return the most probable ids after `prompt`, up to the first choice that is not clear."""
     session.reset()
     logits = session.feed(prompt)

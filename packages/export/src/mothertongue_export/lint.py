@@ -105,6 +105,19 @@ def _table_findings(graph: DeviceGraph) -> Iterator[str]:
         yield f"{embedding.name} and {head.name}: two tables are stored, one that both share expected"
 
 
+def quantization_table(folder: Path) -> list[dict[str, Any]]:
+    """Return how each kind of matrix in `folder` is stored: one row for all layers."""
+    graph = DeviceGraph(folder)
+    rows: dict[str, dict[str, Any]] = {}
+    for node in graph.nodes("MatMulNBits"):
+        kind = ".".join(node.name.split(".")[-2:])  # without the layer
+        settings = {a.name: a.i for a in node.attribute if a.name in ("bits", "block_size", "accuracy_level")}
+        row = rows.setdefault(kind, {"weights": kind, **settings, "matrices": 0, "bytes": 0})
+        row["matrices"] += 1
+        row["bytes"] += sum(graph.place(name)[2] for name in node.input[1:])
+    return list(rows.values())
+
+
 def lint_weights(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Return where the device graph in `folder` departs from the weights of `checkpoint`.
 
