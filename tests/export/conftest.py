@@ -14,7 +14,15 @@ from mothertongue_trainer.recipe import ExportConfig
 
 SPECIAL_TOKENS = ["<|bos|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"]
 CONTEXT = 64
-WORDS = {"নদী": "river", "গাছ": "tree", "আকাশ": "sky", "বাড়ি": "house", "মাছ": "fish", "পাখি": "bird", "ফুল": "flower"}
+WORDS = {
+    "নদী": "river",
+    "গাছ": "tree",
+    "আকাশ": "sky",
+    "বাড়ি": "house",
+    "মাছ": "fish",
+    "পাখি": "bird",
+    "ফুল": "flower",
+}
 BANGLA = [f"{word} শব্দের ইংরেজি অর্থ {gloss}। আমি একটি {word} দেখেছি।" for word, gloss in WORDS.items()]
 ENGLISH = [f"The {gloss} is called {word} in Bangla; I saw a {gloss} today." for word, gloss in WORDS.items()]
 
@@ -106,7 +114,7 @@ def make_tokenizer(folder: Path) -> Tokenizer:
 
 
 def train(network: Qwen3ForCausalLM, tokenizer: Tokenizer) -> None:
-    """Teach half of the texts, so that probabilities are neither flat nor certain, and norms are not all ones."""
+    """Teach half of the texts: then probabilities are neither flat nor certain, and no norm is all ones."""
     texts = [[0, *tokenizer.encode(text).ids, 4] for text in BANGLA[::2] + ENGLISH[::2]]
     length = max(map(len, texts))
     ids = torch.tensor([text + [5] * (length - len(text)) for text in texts])

@@ -1,0 +1,100 @@
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from mothertongue_export.quantization import BLOCK_SIZES, QuantizedMatrix, dequantize, quantize
+
+FLOAT32_SUM = 1e-5  # relative: sums of a few hundred products in another order
+INT8_ACTIVATION_ERROR = 0.02  # relative: each block of the input is rounded to 8 bits as well
+
+
+def random_matrix(rows: int, columns: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
+
+
+def run_operator(node: Any, inputs: dict[str, Any], constants: dict[str, Any]) -> Any:
+    (name, values), *_ = inputs.items()
+    graph = helper.make_graph(
+        [node],
+        "one",
+        [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(values.dtype), values.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)[0]
+
+
+def multiply(x: Any, matrix: QuantizedMatrix, accuracy_level: int) -> Any:
+    node = helper.make_node(
+        "MatMulNBits", ["x", "steps", "scales"], ["y"], domain="com.microsoft", bits=8,
+        N=matrix.rows, K=matrix.columns, block_size=matrix.block_size, accuracy_level=accuracy_level,
+    )  # fmt: skip
+    return run_operator(node, {"x": x}, {"steps": matrix.steps, "scales": matrix.scales})
+
+
+@pytest.mark.parametrize("block_size", BLOCK_SIZES)
+@pytest.mark.parametrize("columns", [256, 144, 17])
+def test_onnxruntime_multiplies_by_the_dequantized_weight(block_size: int, columns: int) -> None:
+    weight, x = random_matrix(24, columns), random_matrix(5, columns, seed=1)
+    matrix = quantize(weight, block_size)
+    expected = x.astype(np.float64) @ dequantize(matrix).T.astype(np.float64)
+    scale = np.abs(expected).max()
+    assert np.abs(multiply(x, matrix, 0) - expected).max() < FLOAT32_SUM * scale
+    assert np.abs(multiply(x, matrix, 4) - expected).max() < INT8_ACTIVATION_ERROR * scale
+
+
+def test_onnxruntime_gathers_rows_of_the_same_bytes() -> None:
+    matrix = quantize(random_matrix(40, 128), 32)
+    node = helper.make_node(
+        "GatherBlockQuantized", ["rows", "x", "scales"], ["y"], domain="com.microsoft",
+        bits=8, block_size=32, gather_axis=0, quantize_axis=1,
+    )  # fmt: skip
+    ids = np.array([[3, 39, 0]])
+    found = run_operator(node, {"x": ids}, {"rows": matrix.steps.reshape(40, 128), "scales": matrix.scales})
+    np.testing.assert_array_equal(found, dequantize(matrix)[ids])
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 70),
+    block_size=st.sampled_from(BLOCK_SIZES),
+    exponent=st.integers(-30, 30),
+    seed=st.integers(0, 1000),
+)
+def test_every_value_is_within_half_a_step(
+    rows: int, columns: int, block_size: int, exponent: int, seed: int
+) -> None:
+    weight = np.ldexp(random_matrix(rows, columns, seed), exponent).astype(np.float32)
+    matrix = quantize(weight, block_size)
+    for row in range(rows):
+        for column in range(columns):
+            begin = column - column % block_size
+            step = np.abs(weight[row, begin : begin + block_size]).max() / 127
+            error = abs(float(dequantize(matrix)[row, column]) - float(weight[row, column]))
+            assert error <= 0.5001 * step
+
+
+def test_values_on_the_grid_come_back_exactly() -> None:
+    generator = np.random.default_rng(0)
+    weight = (generator.integers(-127, 128, size=(6, 64)) * 0.25).astype(np.float32)
+    weight[:, ::16] = 127 * 0.25  # each block reaches its largest step
+    np.testing.assert_array_equal(dequantize(quantize(weight, 16)), weight)
+
+
+def test_a_block_of_zeros_stays_zero() -> None:
+    matrix = quantize(np.zeros((2, 32), np.float32), 16)
+    assert (matrix.steps == 128).all()
+    assert (dequantize(matrix) == 0).all()
+
+
+def test_an_unknown_block_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="block size 48"):
+        quantize(random_matrix(2, 96), 48)
