@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mothertongue.sampling import Sampling, sample, softmax, top_k, top_p
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
-DRAWS = 20_000
+DRAWS = 4_000
 # Five standard deviations of a share of 0.5 in that many draws.
 SHARE_TOLERANCE = 5 * math.sqrt(0.25 / DRAWS)
 

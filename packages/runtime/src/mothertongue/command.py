@@ -68,7 +68,7 @@ def leave(message: str, exit_code: int) -> NoReturn:
     raise click.exceptions.Exit(exit_code)
 
 
-@click.command(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("mothertongue", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="mothertongue", prog_name="mothertongue")
 def main() -> None:
     """Train a small language model in your own language, prove it sound, and run it anywhere."""

@@ -43,8 +43,11 @@ class Conversation:
         An answer broken off is remembered as far as it was given, a question without an answer is not.
         Raises DataError if the question is empty or does not fit the context by itself, and forgets nothing.
         """
-        turns = self._fitting([*self._turns, Message("user", question)])
+        self.forgotten_turns = 0
+        taught = self._taught([*self._turns, Message("user", question)])
+        turns = self._fitting(taught)
         pieces = self._model.chat(self._opening + turns, self._sampling, self._max_tokens)
+        self.forgotten_turns = (len(taught) - len(turns)) // 2
         self._turns, answer = turns, ""
         try:
             for piece in pieces:
@@ -56,13 +59,14 @@ class Conversation:
             else:
                 self._turns.pop()
 
+    def _taught(self, turns: list[Message]) -> list[Message]:
+        """Return the last of `turns`, as many as the model was taught to see at once."""
+        count = self._model.format.turns
+        return turns if count is None else turns[-(2 * count - 1) :]
+
     def _fitting(self, turns: list[Message]) -> list[Message]:
-        """Return the last of `turns`, as many as the model was taught and 3/4 of its context hold."""
+        """Return the last of `turns`, as many as leave a quarter of the context to the answer."""
         format_, context = self._model.format, self._model.session.context
-        if format_.turns is not None:
-            turns = turns[-(2 * format_.turns - 1) :]
-        remembered = turns
         while len(turns) > 1 and len(format_.encode(self._opening + turns)) > context * 3 // 4:
             turns = turns[2:]
-        self.forgotten_turns = (len(remembered) - len(turns)) // 2
         return turns
