@@ -1,27 +1,25 @@
 """What a training program hands over to be audited: a `TrainingRun`.
 
-Three members are required. Each further member unlocks checks; what is missing puts them under `not_run`.
+`model`, `loss` and `batch` are required. Each further member unlocks checks, and what is missing is listed under
+`not_run` with its reason:
 
-| optional member | what it is | what it unlocks |
-|---|---|---|
-| `forward(model, batch)` | the logits, (B, T, V) | causality, batch and document independence |
-| `targets(batch)` | (B, T) label that each position should learn, negative where none | exact labels |
-| `documents(step, rank)` | (B, T) number of the document of each token of `batch(step)` | document isolation |
-| `micro_batches(step, rank)` | the batches of one optimizer step | accumulation |
-| `optimizer` | an object, or a list of objects, with `param_groups` and `step()` | coverage |
-| `train_step(step)` | the whole step on `model`, as the program really does it | what moved, gradient handed over |
-| `checkpoint()`, `resume(state)` | everything a step changes, and its restoration | restoring after `train_step` |
-| `rebuild(dtype)` | a fresh run with its own model, optimizer and data; `dtype` None: its own | destructive tests |
-| `eval_batches(i)` | the i-th held-out batch | (later) train/held-out overlap |
-| `declared` | what the author believes, a `Declared` | judging instead of guessing |
+forward(model, batch)        logits (B, T, V): causality, independence of rows and documents
+targets(batch)               (B, T) label of each position, negative where it has none: exact labels
+documents(step, rank)        (B, T) number of the document of each token of `batch(step)`: isolation
+micro_batches(step, rank)    the batches of one optimizer step, together `batch(step)`: accumulation
+optimizer                    an object, or a list of them, with `param_groups` and `step()`: coverage
+train_step(step)             the whole step on `model`, as the program does it: what moved, which gradient
+checkpoint(), resume(state)  everything that a step changes, and its restoration
+rebuild(dtype)               a fresh run of its own, `None` for its usual dtype: where the destructive tests go
+eval_batches(i)              the i-th held-out batch (read by no check yet)
+declared                     what the author believes, a `Declared`
 
-A batch may be a tensor, a tuple or a dict; its token ids are the integer tensor named `input_ids` or `tokens`, else
-the first integer tensor with two dimensions. `batch(step)` must give the same batch each time it is asked.
+A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`, else the
+first integer tensor with two dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -44,7 +42,7 @@ class TrainingRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the author believes. Names are those of `model.named_parameters()`, or patterns as `*.norm.weight`."""
+    """What the author believes. A name is one of `model.named_parameters()`, or a pattern: `*.norm.weight`."""
 
     vocabulary: int | None = None  # default: the last dimension of the logits
     causal: bool = True
@@ -54,7 +52,7 @@ class Declared:
 
     labels: Literal["next", "other"] = "next"  # "next": position t learns token t + 1 of its row
     supervised: Literal["all", "some"] = "all"  # "some": as chat, where only answers are learned
-    must_learn: tuple[int, ...] = ()  # token ids that are learned wherever they occur, as end-of-text
+    must_learn: tuple[int, ...] = ()  # token ids that every batch which has them must teach: end-of-text
     normalisation: Literal["tokens", "sum", "other"] = "tokens"  # "tokens": mean over supervised tokens
     initial_loss: float | None = None  # nats per token; default ln(vocabulary), judged at step 0 only
     accumulation: int = 1  # micro-batches in one optimizer step
@@ -65,12 +63,7 @@ class Declared:
     conditional: tuple[str, ...] = ()  # parameters that some batches do not use
 
     no_weight_decay: tuple[str, ...] = ()
-    learning_rate: Callable[[int], float] | None = (
-        None  # of the step; a warm-up from 0 moves nothing at first
-    )
-    warmup_steps: int = 0
-    gradient_clip: float | None = None  # global norm
-    compute_dtype: str | None = None  # "bfloat16", "float32": in which precision the run computes
+    warmup_steps: int = 0  # with a warm-up from 0, nothing moves in the first step
     deterministic: bool = True  # the same step twice gives the same gradient
 
     def is_frozen(self, name: str) -> bool:

@@ -1,0 +1,182 @@
+"""Judge the gradients of one backward pass by the finite differences of its loss; no framework needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from mothertongue_arbiter.bisection import locate
+from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
+from mothertongue_arbiter.difference import Floor, Measurement, Witness, measure, measure_floor
+from mothertongue_arbiter.direction import Direction
+from mothertongue_arbiter.run import Declared
+
+SHOWN = 6  # findings that the one line of evidence names
+
+
+class Judge:
+    """Asks one witness about its gradients. `step` 0 forgives tensors that cannot learn yet, a later one does not."""
+
+    def __init__(
+        self, witness: Witness, declared: Declared, *, step: int, random_directions: int = 2
+    ) -> None:
+        self.witness = witness
+        self.declared = declared
+        self.step = step
+        self.random_directions = random_directions
+        self.norms = {name: witness.gradient_norm(name) for name in witness.names()}
+        self._floor: Floor | None = None
+
+    @property
+    def floor(self) -> Floor:
+        if self._floor is None:
+            self._floor = measure_floor(self.witness)
+        return self._floor
+
+    def finiteness(self) -> Check:
+        """Every gradient and the loss are finite numbers."""
+        bad = [name for name, norm in self.norms.items() if norm is not None and not math.isfinite(norm)]
+        if not math.isfinite(self.floor.loss):
+            return Check(name="finiteness", verdict=Verdict.FAIL, evidence=f"the loss is {self.floor.loss}")
+        return Check(
+            name="finiteness",
+            verdict=Verdict.FAIL if bad else Verdict.PASS,
+            evidence=f"not finite: {named(bad)}"
+            if bad
+            else f"loss {self.floor.loss:.4f}, all gradients finite",
+            cause="an overflow, a division by zero or an untaken branch of where()" if bad else "",
+            findings=tuple(Finding(subject=name, verdict=TensorVerdict.NONFINITE) for name in bad),
+        )
+
+    def presence(self) -> Check:
+        """Every tensor on which the loss depends has a gradient."""
+        absent = [name for name, norm in self.norms.items() if not norm]
+        asked = [name for name in absent if not self._excused(name)]
+        severed = self._guilty(asked, along="signs")
+        dead = [name for name in asked if name not in severed]
+        late = [name for name in dead if self.step > 0 and not self.declared.may_be_unused(name)]
+        findings = [_finding(name, TensorVerdict.SEVERED, "the loss depends on it") for name in severed]
+        for name in dead:
+            verdict = TensorVerdict.DEAD_AFTER_K if name in late else TensorVerdict.DEAD_HERE
+            findings.append(_finding(name, verdict, "neither gradient nor derivative"))
+        findings += [_finding(name, TensorVerdict.DECLARED) for name in absent if name not in asked]
+        if severed:
+            evidence = (
+                f"{len(severed)} severed (no gradient, yet the loss depends on them); nearest the loss: "
+                f"{named(severed)}"
+            )
+            cause = f"an operation without backward, or detach(), just after {severed[0]}"
+        elif late:
+            evidence = f"{len(late)} dead after {self.step} steps and not declared conditional: {named(late)}"
+            cause = "a module that nothing uses, or a router that collapsed"
+        else:
+            evidence = f"{len(self.norms) - len(absent)} of {len(self.norms)} tensors have a gradient"
+            evidence += f"; {len(dead)} cannot learn here (zero gradient, zero derivative)" if dead else ""
+            cause = ""
+        return Check(
+            name="gradient presence",
+            verdict=self._unless_silent(bool(severed or late), asked=bool(asked)),
+            evidence=evidence,
+            cause=cause,
+            findings=tuple(findings),
+        )
+
+    def dead_elements(self) -> Check:
+        """No part of a tensor is cut off: where its gradient is zero, the loss does not depend on it."""
+        alive = self._alive()
+        partly = self._guilty(alive, along="zeros")
+        return Check(
+            name="dead elements",
+            verdict=self._unless_silent(bool(partly), asked=bool(alive)),
+            evidence=f"elements without gradient on which the loss depends: {named(partly)}"
+            if partly
+            else "where a gradient is zero, so is the derivative",
+            cause="a backward that writes only part of its buffer" if partly else "",
+            findings=tuple(_finding(name, TensorVerdict.PARTLY_DEAD) for name in partly),
+        )
+
+    def values(self) -> Check:
+        """The gradient is the derivative of the loss: along random signs and along itself."""
+        alive = self._alive()
+        if not alive:
+            return Check(name="gradient values", verdict=Verdict.INCONCLUSIVE, evidence="no gradient to test")
+        directions = [self._direction(alive, "gradient")]
+        directions += [self._direction(alive, "signs", i) for i in range(self.random_directions)]
+        measurements = []
+        for direction in directions:
+            measurements.append(measure(self.witness, direction, self.floor))
+            if measurements[-1].verdict == "WRONG":
+                return self._wrong(alive, direction, measurements[-1])
+        worst = max(measurements, key=lambda one: one.relative_error)
+        certain = all(one.verdict == "OK" for one in measurements)
+        evidence = f"relative error {worst.relative_error:.1e} along {len(directions)} directions, float64"
+        return Check(
+            name="gradient values",
+            verdict=Verdict.PASS if certain else Verdict.INCONCLUSIVE,
+            evidence=evidence if certain else f"{evidence}: {self._doubt(measurements)}",
+        )
+
+    def _wrong(self, alive: list[str], direction: Direction, measurement: Measurement) -> Check:
+        def is_faulty(names: list[str]) -> bool:
+            return measure(self.witness, direction.only(names), self.floor).verdict == "WRONG"
+
+        culprits = locate(alive, is_faulty)
+        names = list(culprits.names) or alive
+        after = alive[alive.index(names[0]) + 1 : alive.index(names[0]) + 2]
+        between = f"between {names[0]} and {after[0]}" if after else f"after {names[0]}"
+        count = f"{len(names)}" if culprits.complete else f"at least {len(names)}"
+        return Check(
+            name="gradient values",
+            verdict=Verdict.FAIL,
+            evidence=f"relative error {measurement.relative_error:.1e}: {count} of {len(alive)} tensors wrong, "
+            f"nearest the loss: {named(names)}",
+            cause=f"a wrong backward {between}",
+            findings=tuple(_finding(name, TensorVerdict.WRONG) for name in names),
+        )
+
+    def _guilty(self, names: list[str], *, along: str) -> list[str]:
+        """Return those of `names`, nearest the loss first, whose zero gradient the loss contradicts."""
+        if not names:
+            return []
+
+        def is_faulty(group: list[str]) -> bool:
+            direction = self._direction(group, along)
+            return measure(self.witness, direction, self.floor).verdict == "WRONG"
+
+        return list(locate(names, is_faulty).names)
+
+    def _direction(self, names: Sequence[str], along: str, number: int = 0) -> Direction:
+        scales = {name: self.witness.scale(name) for name in names}
+        return Direction(seed=self.witness.seed + number, scales=scales, along=along)  # type: ignore[arg-type]
+
+    def _alive(self) -> list[str]:
+        return [
+            name
+            for name, norm in self.norms.items()
+            if norm and math.isfinite(norm) and not self._excused(name)
+        ]
+
+    def _excused(self, name: str) -> bool:
+        return self.declared.is_frozen(name) or self.declared.expects_disagreement(name)
+
+    def _unless_silent(self, failed: bool, *, asked: bool) -> Verdict:
+        if failed:
+            return Verdict.FAIL
+        return Verdict.INCONCLUSIVE if asked and self.floor.single_precision else Verdict.PASS
+
+    def _doubt(self, measurements: list[Measurement]) -> str:
+        if any(one.single_precision for one in measurements):
+            return "every loss is a float32 number; certify in float64"
+        if any(one.verdict == "NONFINITE" for one in measurements):
+            return "a slope is not finite"
+        return f"the loss is too noisy (it repeats to {self.floor.spread:.1e})"
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first few of `names`, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _finding(name: str, verdict: TensorVerdict, detail: str = "") -> Finding:
+    return Finding(subject=name, verdict=verdict, detail=detail)

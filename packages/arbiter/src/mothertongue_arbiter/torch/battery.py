@@ -1,0 +1,164 @@
+"""The battery: every check, in the order in which the run is disturbed least."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+
+import torch
+
+from mothertongue_arbiter.audit import Options
+from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
+from mothertongue_arbiter.errors import ArbiterError
+from mothertongue_arbiter.run import TrainingRun
+from mothertongue_arbiter.torch import labels, probes
+from mothertongue_arbiter.torch.accumulation import accumulation
+from mothertongue_arbiter.torch.backward import Backward
+from mothertongue_arbiter.torch.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.precision import true_float64
+from mothertongue_arbiter.torch.rounding import (
+    OwnPrecision,
+    determinism,
+    lower_casts,
+    measure_rounding,
+    own_precision,
+)
+from mothertongue_arbiter.torch.state import preserved
+from mothertongue_arbiter.torch.steps import handed_gradient, movement, step_weights, take_steps
+from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
+
+
+def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
+    """Return the certificate of a torch run; see `mothertongue_arbiter.audit`."""
+    ledger = Ledger(options.progress)
+    with preserved(run):
+        subject = Subject(run, step=step, options=options)
+        own = _own_backward(subject)
+        shapes = {name: tuple(parameter.shape) for name, parameter in run.model.named_parameters()}
+        dtypes = {
+            name: str(parameter.dtype).removeprefix("torch.")
+            for name, parameter in run.model.named_parameters()
+        }
+        device = str(next(run.model.parameters()).device)
+        rounding = _check_as_it_is(subject, ledger)
+        _check_in_float64(subject, own, rounding, ledger)
+    with preserved(run):
+        _check_steps(subject, rounding, ledger)
+    return Certificate(
+        step=step,
+        checks=tuple(ledger.checks),
+        not_run=tuple(ledger.not_run),
+        shapes=shapes,
+        dtypes=dtypes,
+        seconds=round(ledger.seconds, 3),
+        seeds={"directions": options.seed, "random numbers": options.seed},
+        device=device,
+        versions={
+            "mothertongue-arbiter": version("mothertongue-arbiter"),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        commit=_commit(),
+    )
+
+
+class Ledger:
+    """Runs checks, and writes down their answers, their cost and their absence."""
+
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
+        self.checks: list[Check] = []
+        self.not_run: list[NotRun] = []
+        self._progress = progress or (lambda name: None)
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def run(self, name: str, check: Callable[[], Check]) -> None:
+        self._progress(name)
+        begin = time.perf_counter()
+        try:
+            answer = check()
+        except Unavailable as reason:
+            self.not_run.append(NotRun(name=name, reason=str(reason)))
+            return
+        except (ArbiterError, RuntimeError, IndexError, TypeError, ValueError) as error:
+            answer = _unanswered(name, error)
+        self.checks.append(replace(answer, name=name, seconds=round(time.perf_counter() - begin, 3)))
+
+
+def _own_backward(subject: Subject) -> Backward:
+    """Return the gradient of the run as it is; a program that fails here fails in training too."""
+    try:
+        return subject.own
+    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        first_line = (str(error).splitlines() or [""])[0]
+        raise ArbiterError(
+            f"loss: {type(error).__name__}: {first_line}; it must run before it is audited"
+        ) from error
+
+
+def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:
+    """Run what needs no float64 and moves nothing."""
+    rounding = measure_rounding(subject)
+    ledger.run("same step twice", lambda: determinism(subject, rounding))
+    ledger.run("optimizer coverage", lambda: coverage(subject))
+    ledger.run("tied weights", lambda: ties(subject))
+    return rounding
+
+
+def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, ledger: Ledger) -> None:
+    checks: dict[str, Callable[[ExactSubject], Check]] = {
+        "finiteness": lambda exact: exact.judge.finiteness(),
+        "gradient presence": lambda exact: exact.judge.presence(),
+        "gradient values": lambda exact: exact.judge.values(),
+        "dead elements": lambda exact: exact.judge.dead_elements(),
+        "own precision": lambda exact: own_precision(exact, own, rounding),
+        "float64": lower_casts,
+        "labels": labels.labels,
+        "loss weights": labels.weights,
+        "initial loss": labels.initial_loss,
+        "accumulation": accumulation,
+        "causality": probes.causality,
+        "independent rows": probes.independent_rows,
+        "isolated documents": probes.isolated_documents,
+    }
+    with true_float64(subject.run.model) as mode:
+        try:
+            exact = ExactSubject(subject, mode)
+        except (ArbiterError, RuntimeError, TypeError, ValueError) as error:
+            reason = ArbiterError(f"float64 is impossible here: {error}")
+            for name in checks:
+                ledger.checks.append(_unanswered(name, reason))
+            return
+        for name, check in checks.items():
+            ledger.run(name, lambda check=check: check(exact))  # type: ignore[misc]
+
+
+def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> None:
+    taken = cache(lambda: take_steps(subject))
+    ledger.run("gradient handed over", lambda: handed_gradient(subject, taken(), rounding))
+    ledger.run("step weights", lambda: step_weights(subject, taken()))
+    ledger.run("movement", lambda: movement(subject, taken()))
+
+
+def _unanswered(name: str, error: Exception) -> Check:
+    first_line = (str(error).splitlines() or [""])[0]
+    return Check(name=name, verdict=Verdict.INCONCLUSIVE, evidence=f"{type(error).__name__}: {first_line}")
+
+
+def _commit() -> str | None:
+    """Return the commit of the working folder; None outside a repository."""
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,108 @@
+"""True float64: `.double()` alone is not enough, since many models cast to float32 or bfloat16 inside.
+
+Llama's RMSNorm and rotary tables, a router's softmax: with `.double()` alone, autograd and finite difference are 4e-5 to
+9e-4 apart, which hides faults. Here a dispatch mode promotes every cast, and remembers which module asked for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+PROMOTED = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+class Float64Mode(TorchDispatchMode):
+    """Computes in float64 whatever asks for less. `casts` counts (module, dtype) that did ask."""
+
+    def __init__(self, modules: ModulePath) -> None:
+        super().__init__()
+        self.modules = modules
+        self.casts: Counter[tuple[str, str]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        dtype = kwargs.get("dtype")
+        if dtype in PROMOTED:
+            kwargs["dtype"] = PROMOTED[dtype]
+            # A float64 default turns plain factories to float64; float32 here was asked for by the model.
+            if func is torch.ops.aten._to_copy.default:
+                self.casts[self.modules.current, str(dtype).removeprefix("torch.")] += 1
+        if not func._schema.is_mutable:  # a table that was made before the audit may still be float32
+            args, kwargs = tree_map(_promoted, args), tree_map(_promoted, kwargs)
+        return func(*args, **kwargs)
+
+
+def _promoted(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.dtype in PROMOTED:
+        return torch.ops.aten._to_copy.default(value, dtype=PROMOTED[value.dtype])
+    return value
+
+
+class ModulePath:
+    """Knows which module of a model is running, and in which order they first ran."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.order: dict[str, int] = {}
+        self._stack: list[str] = []
+        self._names = {id(module): name for name, module in model.named_modules()}
+
+    @property
+    def current(self) -> str:
+        return self._stack[-1] if self._stack else "outside the model"
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow every module call inside."""
+        handles = [
+            nn.modules.module.register_module_forward_pre_hook(self._enter),
+            nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        name = self._names.get(id(module), type(module).__name__) or type(module).__name__
+        self.order.setdefault(name, len(self.order))
+        self._stack.append(name)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+
+
+@contextmanager
+def true_float64(model: nn.Module) -> Iterator[Float64Mode]:
+    """Convert `model` in place and compute in float64 inside; whoever calls restores the model."""
+    modules = ModulePath(model)
+    mode = Float64Mode(modules)
+    default = torch.get_default_dtype()
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, default)
+        torch.set_default_dtype(torch.float64)
+        if "torch._dynamo" in sys.modules:  # a compiled graph has its precision baked in
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                tensor.grad = None
+                if tensor.dtype in PROMOTED:
+                    tensor.data = tensor.data.to(PROMOTED[tensor.dtype])
+        stack.enter_context(modules.followed())
+        stack.enter_context(mode)
+        yield mode

@@ -1,0 +1,127 @@
+"""The run under audit, with everything that several checks want to know about it, computed once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mothertongue_arbiter.audit import Options
+from mothertongue_arbiter.errors import ArbiterError
+from mothertongue_arbiter.judgement import Judge
+from mothertongue_arbiter.run import Declared, TrainingRun, declarations
+from mothertongue_arbiter.torch.backward import Backward, backward, fix_random_numbers, logits_of, scalar
+from mothertongue_arbiter.torch.batches import in_float64, rows_of, token_ids
+from mothertongue_arbiter.torch.precision import Float64Mode
+from mothertongue_arbiter.torch.witness import TorchWitness
+from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
+
+
+class Unavailable(Exception):
+    """A check needs a member, or a fact, that this run does not have; the message is the reason."""
+
+
+class Subject:
+    """One run at one step. Used first in its own precision, then in float64."""
+
+    def __init__(self, run: TrainingRun, *, step: int, options: Options) -> None:
+        self.run = run
+        self.step = step
+        self.options = options
+        self.declared: Declared = declarations(run)
+        self.batch = self._rows(run.batch(step))
+        self.next_batch = self._rows(run.batch(step + 1))
+
+    @cached_property
+    def own(self) -> Backward:
+        """The gradient in the run's own precision, after another batch, so that stale gradients show."""
+        backward(self.run, self.next_batch, seed=self.options.seed)
+        return backward(self.run, self.batch, seed=self.options.seed)
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether the loss depends on random numbers, as with dropout."""
+        losses = set()
+        for seed in (self.options.seed, self.options.seed + 1):
+            fix_random_numbers(seed)
+            with torch.no_grad():
+                losses.add(float(self.run.loss(self.run.model, self.batch)))
+        return len(losses) > 1
+
+    @property
+    def ids(self) -> Tensor:
+        ids = token_ids(self.batch)
+        if ids is None:
+            raise Unavailable("the batch holds no two-dimensional integer tensor of token ids")
+        return ids
+
+    @cached_property
+    def documents(self) -> Tensor | None:
+        """The number of the document of each token, (B, T); None when the run does not say."""
+        if not hasattr(self.run, "documents"):
+            return None
+        documents = torch.as_tensor(self.run.documents(self.step, 0)).to(self.ids.device)[: len(self.ids)]
+        if documents.shape != self.ids.shape:
+            found, expected = tuple(documents.shape), tuple(self.ids.shape)
+            raise Unavailable(f"`documents` has shape {found}, the token ids {expected}")
+        return documents
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The entries of a row of logits; None when neither the author nor `forward` says."""
+        if self.declared.vocabulary is None and hasattr(self.run, "forward"):
+            return self.logits(self.batch).shape[-1]
+        return self.declared.vocabulary
+
+    def need(self, member: str) -> Any:
+        """Return the optional member of the run, or say that the check needs it."""
+        if getattr(self.run, member, None) is None:
+            raise Unavailable(f"the run has no `{member}`")
+        return getattr(self.run, member)
+
+    def logits(self, batch: Any) -> Tensor:
+        """Return the logits (B, T, V) of `batch`, with the random numbers fixed."""
+        forward = self.need("forward")
+        fix_random_numbers(self.options.seed)
+        with torch.no_grad():
+            return logits_of(forward(self.run.model, batch))
+
+    def _rows(self, batch: Any) -> Any:
+        rows = self.options.rows
+        return batch if rows is None else rows_of(batch, slice(0, rows))
+
+
+class ExactSubject(Subject):
+    """The same run while its model is in float64.
+
+    Raises:
+        ArbiterError: some gradient is not float64, so that nothing can be certified.
+    """
+
+    def __init__(self, subject: Subject, mode: Float64Mode) -> None:
+        super().__init__(subject.run, step=subject.step, options=subject.options)
+        self.mode = mode
+        self.batch = in_float64(self.batch)
+        self.next_batch = in_float64(self.next_batch)
+        self.exact = self.own
+        if any(one is not None and one.dtype != torch.float64 for one in self.exact.gradients.values()):
+            raise ArbiterError("float64: a gradient came back in lower precision")
+        witness = TorchWitness(
+            self.run, self.batch, self.exact, order=mode.modules.order, seed=self.options.seed
+        )
+        self.judge = Judge(
+            witness, self.declared, step=self.step, random_directions=self.options.random_directions
+        )
+
+    @cached_property
+    def xray(self) -> Xray:
+        """What the gradient at the logits says about labels and weights."""
+        fix_random_numbers(self.options.seed)
+        with captured_logits(self.vocabulary, least=int(self.ids.max()) + 1) as captured:
+            loss = scalar(self.run.loss(self.run.model, self.batch))
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not captured:
+            raise Unavailable("no module returned logits, (rows, tokens, vocabulary), on the way to the loss")
+        return xray(captured[-1])
