@@ -1,0 +1,238 @@
+"""Which words the model learns, which it learns not to know, and which it never sees."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+from mothertongue_trainer.entries import BANGLA_WORD, Entry, short_definition, short_sentence
+from mothertongue_trainer.numerals import read_numerals
+from mothertongue_trainer.recipe import DictionaryConfig
+
+LONGEST_GLOSS = 24  # characters; and at most three words
+LONGEST_DEFINITION = 45
+LONGEST_SENTENCE = 48
+ENDINGS = ("গুলো", "গুলি", "দের", "েরা", "ের", "কে", "রা", "তে", "টি", "টা", "য়", "র", "ে", "ও", "ই")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedWord:
+    """A line of data/words.tsv: an everyday word, checked by hand. No senses: never teach it."""
+
+    word: str
+    senses: tuple[str, ...]
+    definition: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreWord:
+    """A word the model learns."""
+
+    word: str
+    senses: tuple[str, ...]  # English; the first is the answer, all are accepted
+    definition: str  # the answer to "what does it mean"; empty: not learned
+    sentence: str  # empty: not learned
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnglishWord:
+    """An English word the model learns to say in Bangla."""
+
+    english: str
+    words: tuple[str, ...]  # Bangla; the first is the answer, all are accepted
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """How it may be written in a question: a verb also without "to"."""
+        bare = self.english.removeprefix("to ")
+        return (self.english,) if bare == self.english else (self.english, bare)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordList:
+    """The split of all headwords: `core`, `unlearned` and `heldout` share no word."""
+
+    core: tuple[CoreWord, ...]
+    english: tuple[EnglishWord, ...]
+    unlearned: tuple[tuple[str, str], ...]  # Bangla word and its English (may be empty)
+    heldout: frozenset[str]
+
+
+def read_checked_words() -> dict[str, CheckedWord]:
+    """Return the words checked by hand, in the order of their usefulness."""
+    text = files("mothertongue_trainer").joinpath("data/words.tsv").read_text(encoding="utf-8")
+    checked = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            word, english, definition, sentence = (*line.split("\t"), "", "")[:4]
+            senses = () if english == "-" else tuple(english.split(" / "))
+            checked[word] = CheckedWord(word=word, senses=senses, definition=definition, sentence=sentence)
+    return checked
+
+
+def is_held_out(word: str, percent: float) -> bool:
+    """Return whether the headword belongs to the held-out part: decided by its hash alone."""
+    digest = hashlib.sha256(word.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < percent / 100 * 2**64
+
+
+def split_words(entries: Sequence[Entry], config: DictionaryConfig, *, heldout_percent: float) -> WordList:
+    """Return the split. Words checked by hand are written by us, so they are never held out."""
+    checked = read_checked_words()
+    heldout = frozenset(
+        entry.word
+        for entry in entries
+        if entry.word not in checked and is_held_out(entry.word, heldout_percent)
+    )
+    by_word: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        if entry.word not in heldout:
+            by_word[entry.word].append(entry)
+    frequency = _frequencies(by_word)
+    never = {word for word, line in checked.items() if not line.senses} | {n.bangla for n in read_numerals()}
+    ranked = [word for word, line in checked.items() if line.senses and word not in never]
+    ranked += sorted(
+        (
+            word
+            for word in by_word
+            if word not in checked and word not in never and _is_useful(word, by_word, frequency)
+        ),
+        key=lambda word: (-frequency[word], len(word), word),
+    )
+    chosen = ranked[: config.core_words]
+    core = _core_words(chosen, by_word, checked, config)
+    unlearned = sorted(
+        (
+            w
+            for w in by_word.keys() - set(chosen) - checked.keys() - never
+            if BANGLA_WORD.fullmatch(w) and len(w) > 1
+        ),
+        key=lambda word: hashlib.sha256(f"unlearned {word}".encode()).digest(),
+    )[: config.unlearned_words]
+    english = _english_words(core, by_word, frequency, checked)
+    asked = {form.lower() for item in english for form in item.forms}
+    asked |= {sense.lower() for word in core for sense in word.senses}
+    return WordList(
+        core=core,
+        english=english,
+        unlearned=tuple((word, _unlearned_gloss(by_word[word], asked)) for word in unlearned),
+        heldout=heldout,
+    )
+
+
+def _frequencies(by_word: dict[str, list[Entry]]) -> Counter[str]:
+    """Count headwords in all example sentences; a form that is no headword counts for its stem."""
+    forms: Counter[str] = Counter()
+    for entries in by_word.values():
+        for entry in entries:
+            forms.update(BANGLA_WORD.findall(entry.example))
+    counts: Counter[str] = Counter()
+    for form, count in forms.items():
+        stem = form if form in by_word else _stem(form, by_word)
+        if stem:
+            counts[stem] += count
+    return counts
+
+
+def _stem(form: str, headwords: Iterable[str]) -> str:
+    """Return the longest headword that is `form` without a case ending; or nothing."""
+    stems = (form.removesuffix(ending) for ending in ENDINGS if form.endswith(ending))
+    return max((stem for stem in stems if len(stem) > 1 and stem in headwords), key=len, default="")
+
+
+def _is_useful(word: str, by_word: dict[str, list[Entry]], frequency: Counter[str]) -> bool:
+    """Return whether it is one plain word with a short gloss, not just a form of a more frequent one."""
+    if not BANGLA_WORD.fullmatch(word) or len(word) < 2 or not any(map(_gloss, by_word[word])):
+        return False
+    return not word.endswith("ে") or frequency[_stem(word, by_word)] <= frequency[word]
+
+
+def _gloss(entry: Entry) -> str:
+    """Return the first English alternative if it is short; or nothing."""
+    first = entry.glosses[0] if entry.glosses else ""
+    return first if 1 < len(first) <= LONGEST_GLOSS and len(first.split()) <= 3 else ""
+
+
+def _core_words(
+    chosen: Sequence[str],
+    by_word: dict[str, list[Entry]],
+    checked: dict[str, CheckedWord],
+    config: DictionaryConfig,
+) -> tuple[CoreWord, ...]:
+    names = _read_names()
+    core, defined, shown = [], 0, 0
+    for word in chosen:
+        entries = sorted(
+            by_word[word], key=lambda entry: not _gloss(entry)
+        )  # the answer is the first short one
+        line = checked.get(word)
+        senses = line.senses if line else tuple(gloss for entry in entries for gloss in entry.glosses)
+        definition = _definition(line) or _first(short_definition(e, LONGEST_DEFINITION) for e in entries)
+        sentence = (line and line.sentence) or _first(short_sentence(e, LONGEST_SENTENCE) for e in entries)
+        definition = definition if defined < config.defined_words else ""
+        sentence = sentence if shown < config.sentence_words else ""
+        defined, shown = defined + bool(definition), shown + bool(sentence)
+        senses = senses if line else tuple(dict.fromkeys(_lower(sense, names) for sense in senses))
+        core.append(
+            CoreWord(word=word, senses=senses, definition=definition and f"{definition}।", sentence=sentence)
+        )
+    return tuple(core)
+
+
+def _definition(line: CheckedWord | None) -> str:
+    """Return a checked definition with its English: by hand, and only so, the two are sure to agree."""
+    return f"{line.definition} ({line.senses[0]})" if line and line.definition else ""
+
+
+def _first(texts: Iterable[str]) -> str:
+    return next(filter(None, texts), "")
+
+
+def _read_names() -> frozenset[str]:
+    text = files("mothertongue_trainer").joinpath("data/names.txt").read_text(encoding="utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _lower(gloss: str, names: frozenset[str]) -> str:
+    """Return the gloss in lower case, but for names; a capital inside ("Durga Puja") shows one."""
+    if gloss in names or re.search("[a-z' -][A-Z]", gloss):
+        return gloss
+    return " ".join(word if word in names else word.lower() for word in gloss.split())
+
+
+def _english_words(
+    core: Sequence[CoreWord],
+    by_word: dict[str, list[Entry]],
+    frequency: Counter[str],
+    checked: dict[str, CheckedWord],
+) -> tuple[EnglishWord, ...]:
+    """Return each English answer of the core with its Bangla words, the most useful first."""
+    answers: dict[str, list[str]] = defaultdict(list)
+    for word in core:
+        answers[word.senses[0]].append(word.word)
+    for word in core:  # a second sense, checked by hand, is asked where no word has it as its first
+        for sense in word.senses[1:] if word.word in checked else ():
+            answers[sense] = answers.get(sense) or [word.word]
+    accepted: dict[str, list[str]] = defaultdict(list)
+    for word in core:
+        for sense in word.senses:
+            accepted[sense.lower()].append(word.word)
+    for bangla in sorted(by_word.keys() - checked.keys(), key=lambda word: (-frequency[word], word)):
+        for entry in by_word[bangla]:
+            for sense in entry.glosses:
+                accepted[sense.lower()].append(bangla)
+    return tuple(
+        EnglishWord(english=english, words=tuple(dict.fromkeys([*words, *accepted[english.lower()]])))
+        for english, words in answers.items()
+    )
+
+
+def _unlearned_gloss(entries: Sequence[Entry], asked: set[str]) -> str:
+    """Return the English of an unlearned word unless the model learns it from another word."""
+    gloss = _first(map(_gloss, entries)).lower()
+    return "" if gloss in asked else gloss
