@@ -1,8 +1,9 @@
 """The one implementation of the chat format: training, the exam and the runtime all encode through it.
 
 The template is rendered with a placeholder for each message, and the contents are encoded apart. So whatever
-a person types, `<|end|>` included, is text; only the template makes special tokens. The template comes with a
-bundle, so it runs in jinja2's immutable sandbox, where it reaches no code.
+a person types, `<|end|>` included, is text; only the template makes special tokens. And it is rendered once
+for each sequence of roles, not for each conversation. The template comes with a bundle, so it runs in the
+immutable sandbox of jinja2, where it reaches no code.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mothertongue.errors import DataError
 from mothertongue.tokenizer import BOS, END, PAD, Tokenizer
@@ -54,6 +55,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self.turns = turns
         self._replacements = str.maketrans(dict(replacements))
+        self._frames: dict[tuple[tuple[str, ...], bool], list[list[int]]] = {}
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = refuse_conversation
         try:
@@ -107,28 +109,32 @@ class ChatFormat:
     def _encode(
         self, messages: Sequence[Message], *, add_generation_prompt: bool
     ) -> tuple[list[int], list[int]]:
-        ids: list[int] = []
-        learn: list[int] = []
-        answered = False
-        for part in self._render(messages, add_generation_prompt):
-            learned = isinstance(part, Message) and part.role == "assistant"
-            if isinstance(part, Message):
-                part_ids = self.tokenizer.encode(self.normalise(part.content))
-            else:
-                part_ids = self.tokenizer.encode_with_specials(part)
-            ids += part_ids
-            learn += [int(learned)] * len(part_ids)
-            if answered:
-                if part_ids[:1] != [self.tokenizer.special(END)]:
-                    raise DataError(f"the chat template puts no {END} after an answer; answers would not end")
-                learn[-len(part_ids)] = 1
-            answered = learned
+        frame = self._frame(tuple(message.role for message in messages), add_generation_prompt)
+        ids = list(frame[0])
+        learn = [0] * len(ids)
+        for message, following in zip(messages, frame[1:], strict=True):
+            content = self.tokenizer.encode(self.normalise(message.content))
+            learned = 0
+            if message.role == "assistant":
+                if following[:1] != [self.tokenizer.special(END)]:
+                    raise DataError(f"the chat template puts no {END} after an answer; it would never end")
+                learned = len(content) + 1
+            ids += content + following
+            learn += [1] * learned + [0] * (len(content) + len(following) - learned)
         return ids, learn
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[str | Message]:
-        """Return the rendered template as text and messages in turn, first and last of them text."""
-        # A noncharacter: no text of a template holds it, and nothing a person types reaches this rendering.
-        turns = [{"role": m.role, "content": f"\ufdd0{index}\ufdd1"} for index, m in enumerate(messages)]
+    def _frame(self, roles: tuple[str, ...], add_generation_prompt: bool) -> list[list[int]]:
+        """Return the ids of the template's own text: before, between and after messages of these roles."""
+        key = (roles, add_generation_prompt)
+        if key not in self._frames:
+            texts = self._render(roles, add_generation_prompt)
+            self._frames[key] = [self.tokenizer.encode_with_specials(text) for text in texts]
+        return self._frames[key]
+
+    def _render(self, roles: tuple[str, ...], add_generation_prompt: bool) -> list[str]:
+        """Return the template's own text around messages of these roles, one piece more than there are."""
+        # A noncharacter: no text of a template holds it, and nothing that a person types is rendered.
+        turns = [{"role": role, "content": f"\ufdd0{index}\ufdd1"} for index, role in enumerate(roles)]
         tokens = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
         try:
             text = self._template.render(
@@ -136,12 +142,10 @@ class ChatFormat:
             )
         except Exception as error:  # whatever a stranger's template raises
             raise DataError(f"the chat template refuses this conversation: {error}") from error
-        parts: list[Any] = re.split("\ufdd0([0-9]+)\ufdd1", text)
-        parts[1::2] = [int(index) for index in parts[1::2]]
-        if parts[1::2] != list(range(len(messages))):
+        parts = re.split("\ufdd0([0-9]+)\ufdd1", text)
+        if parts[1::2] != [str(index) for index in range(len(roles))]:
             raise DataError("the chat template drops or repeats a message; it must write each one once")
-        parts[1::2] = messages
-        return parts
+        return parts[::2]
 
 
 def refuse_conversation(message: str) -> NoReturn:

@@ -27,23 +27,24 @@ CHAT_HELP = """\
 bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 threads_option = click.option(
-    "--threads", type=click.IntRange(min=1), help="Default: what this process may use."
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Default: what this process may use."
 )
 
 
 def answer_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add to `command` the options that say how an answer is made."""
+    option, whole = click.option, click.IntRange(min=1)
     options = [
-        click.option("--temperature", type=float, default=0.0, show_default=True, help="0 is greedy."),
-        click.option("--top-k", type=int, help="Choose among the K most probable tokens."),
-        click.option("--top-p", type=float, default=1.0, show_default=True, help="Then among this mass."),
-        click.option("--seed", type=int, help="Repeat the same choices."),
-        click.option("--max-tokens", type=click.IntRange(min=1), help="Default: until the context is full."),
+        option("--temperature", type=float, metavar="T", default=0.0, show_default=True, help="0 is greedy."),
+        option("--top-k", type=int, metavar="K", help="Choose among the K most probable tokens."),
+        option("--top-p", type=float, metavar="P", default=1.0, help="Choose among those that make up P."),
+        option("--seed", type=int, metavar="N", help="Make the same choices again."),
+        option("--max-tokens", type=whole, metavar="N", help="Default: until the context is full."),
         threads_option,
         json_option,
     ]
-    for option in reversed(options):
-        command = option(command)
+    for decorate in reversed(options):
+        command = decorate(command)
     return command
 
 
@@ -59,11 +60,9 @@ def chat(
     as_json: bool,
     **choice: Any,
 ) -> None:
-    r"""Chat with the model in BUNDLE, or answer the question piped in.
+    """Chat with the model in BUNDLE, or answer the question piped in.
 
-    \b
-    mothertongue chat bundles/nano
-    echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
+    Example: echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
     """
     interactive = sys.stdin.isatty()
     if interactive and as_json:
@@ -149,7 +148,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
     print_facts(facts["parity"])
     click.echo("\nquantization")
     for row in facts["quantization"]:
-        click.echo("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
+        click.echo(f"  {in_words(row)}")
     click.echo("\nfiles")
     for name, record in facts["files"].items():
         click.echo(f"  {name:<24} {record['bytes']:>13,} bytes  {record['sha256'][:12]}")
@@ -286,7 +285,14 @@ def print_facts(facts: dict[str, Any]) -> None:
     """Print names and values in two columns."""
     width = max(map(len, facts), default=0)
     for name, value in facts.items():
-        click.echo(f"  {name:<{width}}  {value}")
+        click.echo(f"  {name:<{width}}  {in_words(value)}")
+
+
+def in_words(value: Any) -> str:
+    """Return a value of a table on one line, the entries of a mapping one after the other."""
+    return (
+        ", ".join(f"{key} {entry}" for key, entry in value.items()) if isinstance(value, dict) else f"{value}"
+    )
 
 
 def print_json(value: dict[str, Any]) -> None:
