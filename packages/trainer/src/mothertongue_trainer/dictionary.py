@@ -17,7 +17,6 @@ from mothertongue_trainer.turns import Turn, chat_turns
 from mothertongue_trainer.words import split_words
 
 LICENCE = "Apache-2.0, as the package states"
-EARLIER_TURNS = (0.70, 0.16, 0.09, 0.05)  # chance of 0, 1, 2 or 3 turns before the one a document is for
 LONGEST_MEANING = 160  # characters of an entry's meanings in prose
 
 
@@ -44,8 +43,8 @@ def dictionary_documents(config: DictionaryConfig, *, heldout_percent: float, se
     core: list[Question] = []
     words = split_words(entries, config, heldout_percent=heldout_percent)
     if config.chat:
-        turns = chat_turns(words, random)
-        components = _conversations(turns, random)
+        for component, turns in chat_turns(words, random).items():
+            components[component] = [_conversation(turn, component, n) for n, turn in enumerate(turns)]
         core = core_questions(words, random)
     taught = [entry for entry in entries if entry.word not in words.heldout]
     heldout = [entry for entry in entries if entry.word in words.heldout]
@@ -88,27 +87,7 @@ def _sentences(entries: Sequence[Entry]) -> list[Document]:
     ]
 
 
-def _conversations(turns: dict[str, list[Turn]], random: np.random.Generator) -> dict[str, list[Document]]:
-    """Return a document for each turn, some after earlier turns of any kind: people ask more than once."""
-    pool = [turn for component in turns.values() for turn in component]
-    documents: dict[str, list[Document]] = {}
-    for component, own in turns.items():
-        earlier_counts = random.choice(len(EARLIER_TURNS), size=len(own), p=EARLIER_TURNS)
-        documents[component] = [
-            Document(
-                id=f"{component}-{number}",
-                language="bn",
-                component=component,
-                messages=_messages([*(pool[i] for i in random.integers(len(pool), size=earlier)), turn]),
-            )
-            for number, (turn, earlier) in enumerate(zip(own, earlier_counts, strict=True))
-        ]
-    return documents
-
-
-def _messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
-    return tuple(
-        Message(role=role, content=content)
-        for turn in turns
-        for role, content in (("user", turn.question), ("assistant", turn.answer))
-    )
+def _conversation(turn: Turn, component: str, number: int) -> Document:
+    """Return a turn as a document of its own: the model is taught to answer one question at a time."""
+    messages = (Message(role="user", content=turn.question), Message(role="assistant", content=turn.answer))
+    return Document(id=f"{component}-{number}", language="bn", component=component, messages=messages)

@@ -20,8 +20,9 @@ from mothertongue.errors import DataError
 HOMOGRAPH_MARKS = re.compile("[¹²³⁴⁵⁶⁷⁸⁹⁰'`]")
 BANGLA_WORD = re.compile("[\u0981-\u09e3]+")  # letters and marks, no digits
 GLOSS = re.compile("[A-Za-z][A-Za-z' -]*")
-UNFIT_GLOSS = re.compile(
-    "dialect|variant|imperative|archaic|obsolete|slang|prefix|suffix|typo|context|phonetic|letter of|having |poetic",
+UNFIT_GLOSS = re.compile(  # notes of the source's makers, and glosses of a mere form of a word
+    "dialect|variant|imperative|archaic|obsolete|slang|prefix|suffix|typo|context|phonetic|poetic|having |"
+    "letter of|^would |^will |^[(]?I |definite article",
     re.IGNORECASE,
 )
 LABELS = re.compile(r"\([^()]*\)|(?:^|(?<=[\s।]))(?:বি|বিণ|ক্রিবি|ক্রিবিণ|অব্য|সর্ব|অসক্রি|ক্রি|স্ত্রী)\.")

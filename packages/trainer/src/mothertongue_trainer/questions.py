@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from mothertongue.errors import DataError
 from mothertongue_trainer.entries import BANGLA_WORD
 from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
 from mothertongue_trainer.phrasings import Phrasings, ask, read_phrasings
@@ -23,6 +26,29 @@ class Question:
     skill: str
     question: str
     answers: tuple[str, ...]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """Return the questions in a core.jsonl.
+
+    Raises:
+        DataError: no such file, or a line in another form.
+    """
+    questions = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"{path}: not found; run `mothertongue prepare` first") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            values = json.loads(line)
+            skill, question, answers = values["skill"], values["question"], tuple(values["answers"])
+        except (ValueError, KeyError, TypeError):
+            raise DataError(
+                f"{path}:{number}: not a question (skill, question, answers); prepare the corpus again"
+            ) from None
+        questions.append(Question(skill=skill, question=question, answers=answers))
+    return questions
 
 
 def core_questions(words: WordList, random: np.random.Generator) -> list[Question]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.numerals import LARGEST_ADDEND, addends, bangla_digits, read_numerals
 from mothertongue_trainer.phrasings import Phrasings, ask_freely, read_phrasings, read_table
-from mothertongue_trainer.words import WordList, is_held_out
+from mothertongue_trainer.words import WordList
 
 NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
 NO_SENTENCE = "দুঃখিত, এই শব্দ দিয়ে বাক্য লেখা আমি এখনো শিখিনি।"
@@ -21,7 +22,7 @@ QUESTIONS = {
     "definition": 12,
     "sentence": 10,
     "numbers": 7,
-    "sums": 16,
+    "sums": 40,
     "everyday": 4,
 }
 ENGLISH_UNLEARNED = 0.15  # of the unlearned words are asked from English as well

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from mothertongue_trainer.entries import BANGLA_WORD, Entry, short_definition, short_sentence
+from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.numerals import read_numerals
 from mothertongue_trainer.recipe import DictionaryConfig
 
@@ -73,12 +74,6 @@ def read_checked_words() -> dict[str, CheckedWord]:
             senses = () if english == "-" else tuple(english.split(" / "))
             checked[word] = CheckedWord(word=word, senses=senses, definition=definition, sentence=sentence)
     return checked
-
-
-def is_held_out(word: str, percent: float) -> bool:
-    """Return whether the headword belongs to the held-out part: decided by its hash alone."""
-    digest = hashlib.sha256(word.encode()).digest()
-    return int.from_bytes(digest[:8], "big") < percent / 100 * 2**64
 
 
 def split_words(entries: Sequence[Entry], config: DictionaryConfig, *, heldout_percent: float) -> WordList:
