@@ -14,16 +14,19 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mothertongue.errors import DataError
+from mothertongue_trainer.dictionary import dictionary_documents
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.files import matching_paths, read_files
 from mothertongue_trainer.progress import Progress, silent
+from mothertongue_trainer.questions import Question
 from mothertongue_trainer.recipe import CorpusConfig, Recipe
 
 HELD_OUT = "heldout"  # the component, and so the file, of text that no stage trains on
@@ -60,11 +63,13 @@ def prepare_corpus(recipe: Recipe, run_folder: Path, *, progress: Progress = sil
     temporary = run_folder / "corpus.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    documents, questions, sources = _read_sources(recipe.corpus, seed=recipe.seed)
-    manifest = _write_documents(documents, temporary, recipe.corpus, sources, progress)
+    progress("reading sources", 0, None)
+    sources = read_sources(recipe.corpus, seed=recipe.seed)
+    manifest = _write_documents(sources, temporary, recipe.corpus, progress)
     _check(manifest, recipe.corpus)
     with (temporary / f"{CORE}.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(question, ensure_ascii=False) + "\n" for question in questions)
+        for question in sources.questions:
+            file.write(json.dumps(dataclasses.asdict(question), ensure_ascii=False) + "\n")
     text = json.dumps(dataclasses.asdict(manifest), ensure_ascii=False, indent=2) + "\n"
     (temporary / "manifest.json").write_text(text, encoding="utf-8")
     replace_folder(temporary, run_folder / "corpus")
@@ -91,16 +96,30 @@ def replace_folder(temporary: Path, folder: Path) -> None:
     shutil.rmtree(outdated, ignore_errors=True)
 
 
-def _read_sources(
-    config: CorpusConfig, *, seed: int
-) -> tuple[Iterator[Document], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the documents, the core questions and the description of every source."""
-    questions: list[dict[str, Any]] = []
-    sources: list[dict[str, Any]] = [
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What all sources of a recipe give."""
+
+    documents: Iterable[Document]  # the held-out ones in the component `HELD_OUT`
+    questions: Sequence[Question]
+    descriptions: Sequence[dict[str, Any]]
+
+
+def read_sources(config: CorpusConfig, *, seed: int) -> Sources:
+    """Open the dictionary and the files of a recipe; files are read as their documents are asked for."""
+    descriptions: list[dict[str, Any]] = [
         {"name": files.name, "language": files.language, "files": list(map(str, matching_paths(files)))}
         for files in config.files
     ]
-    return _split_files(config), questions, sources
+    if config.dictionary is None:
+        return Sources(documents=_split_files(config), questions=(), descriptions=descriptions)
+    dictionary = dictionary_documents(config.dictionary, heldout_percent=config.heldout_percent, seed=seed)
+    heldout = [dataclasses.replace(document, component=HELD_OUT) for document in dictionary.heldout]
+    return Sources(
+        documents=chain(*dictionary.components.values(), heldout, _split_files(config)),
+        questions=dictionary.core,
+        descriptions=[{"name": dictionary.source, "licence": dictionary.licence}, *descriptions],
+    )
 
 
 def _split_files(config: CorpusConfig) -> Iterator[Document]:
@@ -116,11 +135,7 @@ def _split_files(config: CorpusConfig) -> Iterator[Document]:
 
 
 def _write_documents(
-    documents: Iterable[Document],
-    folder: Path,
-    config: CorpusConfig,
-    sources: Iterable[dict[str, Any]],
-    progress: Progress,
+    sources: Sources, folder: Path, config: CorpusConfig, progress: Progress
 ) -> CorpusManifest:
     """Write each document to the file of its component; drop what the mixture does not ask for."""
     training, heldout = Counter[str](), Counter[str]()
@@ -129,7 +144,7 @@ def _write_documents(
             name: stack.enter_context(DocumentFile(folder / f"{name}.jsonl"))
             for name in (*config.mixture, HELD_OUT)
         }
-        for number, document in enumerate(documents, start=1):
+        for number, document in enumerate(sources.documents, start=1):
             if document.component in files:
                 files[document.component].write(document)
                 side = heldout if document.component == HELD_OUT else training
@@ -140,7 +155,7 @@ def _write_documents(
         files={file.path.name: file.count() for file in files.values()},
         characters=dict(training),
         heldout_characters=dict(heldout),
-        sources=tuple(sources),
+        sources=tuple(sources.descriptions),
     )
 
 

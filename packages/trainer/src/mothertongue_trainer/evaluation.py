@@ -179,6 +179,10 @@ def unigram_nats(shards: Iterable[Shard], *, vocabulary: int) -> npt.NDArray[np.
 
 def update_evaluation(run_folder: Path, values: dict[str, Any]) -> None:
     """Put `values` into `run_folder`/evaluation.json and keep the other keys that are there."""
-    path = run_folder / "evaluation.json" earlier = json.loads(path.read_text(encoding="utf-8")) if
-    path.exists() else {} temporary = path.with_suffix(".tmp") temporary.write_text(json.dumps({**earlier,
-    **values}, ensure_ascii=False, indent=2) + "\n", encoding="utf-8") os.replace(temporary, path)
+    path = run_folder / "evaluation.json"
+    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(
+        json.dumps({**earlier, **values}, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
+    )
+    os.replace(temporary, path)

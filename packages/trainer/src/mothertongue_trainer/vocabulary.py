@@ -7,6 +7,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from mothertongue.chat import ChatFormat
 from mothertongue.errors import DataError
 from mothertongue.tokenizer import BOS, END, PAD, SPECIAL_TOKENS, Tokenizer
 from mothertongue_trainer.corpus import replace_folder
-from mothertongue_trainer.document import Document, read_documents
+from mothertongue_trainer.document import read_documents
 from mothertongue_trainer.fairness import TokenizerReport, check_fairness, measure
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.recipe import Recipe
@@ -68,7 +69,7 @@ def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = si
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     progress("sampling text", 0, None)
-    sample = sample_documents(recipe, run_folder)
+    sample = sample_passages(recipe, run_folder)
     replacements = {**QUOTATION_MARKS, **native_digits(sample)}
     progress("learning merges", 0, None)
     tokenizer = train_bpe(sample, replacements, vocabulary=recipe.tokenizer.vocabulary)
@@ -83,56 +84,82 @@ def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = si
     return report
 
 
-def sample_documents(recipe: Recipe, run_folder: Path) -> list[Document]:
-    """Return training documents with the mixture of the run, `SAMPLE_CHARACTERS_PER_ENTRY` for each entry.
+@dataclass(frozen=True)
+class Passage:
+    """A piece of training text: a document of prose, or what one message says."""
 
-    A component that is too short for its share is repeated, as it is in training. Which documents of a longer
-    one are taken is decided by their hash.
+    text: str
+    language: str
+    in_chat: bool
+
+
+def sample_passages(recipe: Recipe, run_folder: Path) -> list[Passage]:
+    """Return training text mixed like the run, `SAMPLE_CHARACTERS_PER_ENTRY` for each entry.
+
+    Nothing is repeated, though training repeats: a phrase that stands in every conversation says nothing new
+    about words. A component too short for its share is taken whole, and the others fill its place.
     """
-    mixture, corpus = recipe.corpus.mixture, run_folder / "corpus"
-    try:
-        files = json.loads((corpus / "manifest.json").read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        raise DataError(f"{corpus}: no corpus; run `mothertongue prepare` with this recipe") from None
-    available = {name: files[f"{name}.jsonl"]["characters"] for name in mixture}
-    wanted = min(sum(available.values()), SAMPLE_CHARACTERS_PER_ENTRY * recipe.tokenizer.vocabulary)
-    total_share = sum(mixture.values())
-    return [
-        document
-        for name, share in mixture.items()
-        for document in read_documents(corpus / f"{name}.jsonl")
-        for _ in range(_copies(document, wanted * share / total_share / available[name]))
-    ]
+    corpus = run_folder / "corpus"
+    paths = {name: corpus / f"{name}.jsonl" for name in recipe.corpus.mixture}
+    available = {name: sum(len(p.text) for p in _distinct(path)) for name, path in paths.items()}
+    wanted = SAMPLE_CHARACTERS_PER_ENTRY * recipe.tokenizer.vocabulary
+    rates = sampling_rates(recipe.corpus.mixture, available, wanted)
+    return [p for name, path in paths.items() for p in _distinct(path) if _hash_share(p.text) < rates[name]]
 
 
-def _copies(document: Document, rate: float) -> int:
-    """Return how often `document` is in the sample: `rate` on average, a whole number by its hash."""
-    digest = hashlib.sha256(document.id.encode()).digest()
-    return int(rate + int.from_bytes(digest[:8], "big") / 2**64)
+def sampling_rates(shares: dict[str, float], available: dict[str, int], wanted: int) -> dict[str, float]:
+    """Return which part of each component to take, so that `wanted` characters are shared out by `shares`."""
+    rates = dict.fromkeys(shares, 1.0)
+    filling = dict(shares)  # the components that have more than their part
+    while filling:
+        taken_whole = sum(available[name] for name in shares if name not in filling)
+        level = (wanted - taken_whole) / sum(filling.values())
+        short = [name for name, share in filling.items() if available[name] <= share * level]
+        if not short:
+            return rates | {name: share * level / available[name] for name, share in filling.items()}
+        for name in short:
+            del filling[name]
+    return rates
 
 
-def native_digits(documents: Sequence[Document]) -> dict[str, str]:
-    """Return the replacements of 0 to 9 by the digits that the main language of `documents` prefers.
+def _distinct(path: Path) -> Iterator[Passage]:
+    """Yield the prose of a prepared file, and each different message of its conversations once."""
+    said: set[str] = set()
+    for document in read_documents(path):
+        for text in document.passages:
+            if document.messages and text in said:
+                continue
+            if document.messages:
+                said.add(text)
+            yield Passage(text, document.language, in_chat=bool(document.messages))
+
+
+def _hash_share(text: str) -> float:
+    """Return a number in [0, 1) that depends on `text` alone: a sample by it needs no order and no seed."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[-8:], "big") / 2**64
+
+
+def native_digits(passages: Sequence[Passage]) -> dict[str, str]:
+    """Return the replacements of 0 to 9 by the digits that the main language of `passages` prefers.
 
     Empty where that is 0 to 9 itself. A model that learned sums in ৭ and ৫ then understands 7 and 5.
     """
     characters = Counter[str]()
-    for document in documents:
-        characters[document.language] += document.characters
+    for passage in passages:
+        characters[passage.language] += len(passage.text)
     main_language = characters.most_common(1)[0][0]
     digits = Counter[str]()  # the zero of each script -> digits seen
-    for document in documents:
-        if document.language == main_language:
-            for passage in document.passages:
-                digits.update(chr(ord(sign) - int(sign)) for sign in passage if sign.isdecimal())
+    for passage in passages:
+        if passage.language == main_language:
+            digits.update(chr(ord(sign) - int(sign)) for sign in passage.text if sign.isdecimal())
     zero = digits.most_common(1)[0][0] if digits else "0"
     return {} if zero == "0" else {str(value): chr(ord(zero) + value) for value in range(10)}
 
 
 def train_bpe(
-    documents: Sequence[Document], replacements: dict[str, str], *, vocabulary: int
+    passages: Sequence[Passage], replacements: dict[str, str], *, vocabulary: int
 ) -> tokenizers.Tokenizer:
-    """Return a byte-level BPE tokenizer of exactly `vocabulary` entries; equal documents give equal ones.
+    """Return a byte-level BPE tokenizer of exactly `vocabulary` entries; equal passages give equal ones.
 
     Raises:
         DataError: the text has fewer different pieces than that.
@@ -153,20 +180,15 @@ def train_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_passages(documents, chat), trainer)
+    # Every text as it will be encoded.
+    texts = (chat.normalise(passage.text) if passage.in_chat else passage.text for passage in passages)
+    tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocabulary:
         raise DataError(
             f"tokenizer.vocabulary: the text fills {tokenizer.get_vocab_size()} of {vocabulary} entries; "
             "add text to the corpus or ask for fewer"
         )
     return tokenizer
-
-
-def _passages(documents: Sequence[Document], chat: ChatFormat) -> Iterator[str]:
-    """Yield every passage in the form in which it will be encoded."""
-    for document in documents:
-        for passage in document.passages:
-            yield chat.normalise(passage) if document.messages else passage
 
 
 def tokenizer_config(replacements: dict[str, str], *, context: int) -> dict[str, Any]:
