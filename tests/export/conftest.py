@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from mothertongue_export import export
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.recipe import ExportConfig
 
@@ -124,3 +125,13 @@ def train(network: Qwen3ForCausalLM, tokenizer: Tokenizer) -> None:
         network(ids, labels=labels).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@pytest.fixture(scope="session")
+def bundle(
+    tied: Path, heldout: list[Document], config: ExportConfig, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The bundle of the tied checkpoint; tests that change it work on a copy."""
+    folder = tmp_path_factory.mktemp("bundles") / "tiny"
+    export(tied, folder, config=config, heldout=heldout, sources=[{"name": "own words", "licence": "CC0"}])
+    return folder

@@ -17,7 +17,7 @@ from typing import Any
 
 from mothertongue.bundle import MANIFEST_FILE, PARITY_FILE, write_manifest
 from mothertongue.bundle import verify as verify_files
-from mothertongue.errors import BundleError, CheckFailed, CheckpointError, RecipeError
+from mothertongue.errors import BundleError, CheckpointError, RecipeError
 from mothertongue.session import Session
 from mothertongue.tokenizer import Tokenizer
 from mothertongue_export.checkpoint import Architecture, Checkpoint, read_checkpoint
@@ -25,7 +25,7 @@ from mothertongue_export.golden import write_golden
 from mothertongue_export.graph import GRAPH_FILE, write_device_graph
 from mothertongue_export.lint import quantization_table
 from mothertongue_export.model_card import model_card
-from mothertongue_export.parity import ParityReport
+from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import COPIED_FILES, prove
 from mothertongue_export.quantization import BLOCK_SIZES
 from mothertongue_trainer.document import Document
@@ -59,7 +59,7 @@ def export(
         RecipeError: the block size is none of those that the kernels have.
         BundleError: `bundle` exists and is something else.
         DataError: the held-out documents hold no prose.
-        CheckFailed: a gate was missed. The message has the figures, and nothing was written.
+        ParityFailed: a gate was missed. The message has the figures, and nothing was written.
     """
     if config.block_size not in BLOCK_SIZES:
         raise RecipeError(f"export.block_size: {config.block_size} found, one of {BLOCK_SIZES} expected")
@@ -83,7 +83,7 @@ def export(
             progress=progress,
         )
         if report.failures:
-            raise CheckFailed(f"{checkpoint}: not exported; {'; '.join(report.failures)}")
+            raise ParityFailed(f"{checkpoint}: not exported; {'; '.join(report.failures)}", report)
         write_golden(folder, Session.open(folder), [text.prompt_ids for text in report.figures.greedy])
         _write_json(folder / PARITY_FILE, report.as_dict())
         card = model_card(bundle.name, model, report, recipe=recipe, sources=sources)
@@ -165,7 +165,7 @@ def _training_commit(checkpoint: Path) -> str:
         state = json.loads((checkpoint / "training_state.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "unknown"
-    return str(state.get("commit", "unknown"))
+    return str(state.get("commit") or "unknown")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

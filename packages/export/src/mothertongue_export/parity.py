@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from mothertongue.errors import CheckFailed
 from mothertongue_trainer.recipe import ExportConfig
 
 # Float32 sums in another order, over a few dozen layers. A wrong weight or position shows as 0.1 and more.
@@ -135,6 +136,14 @@ class ParityReport:
         same = ", ".join(f"{text.tokens} ({text.difference})" for text in figures.greedy)
         rows.append(("same greedy tokens (then what parts them)", same, ""))
         return [(measure, figure, limits.get(name, "")) for measure, figure, name in rows]
+
+
+class ParityFailed(CheckFailed):
+    """A bundle is not near enough to its checkpoint; `report` says how far it is."""
+
+    def __init__(self, message: str, report: ParityReport) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 def judge(figures: Figures, findings: Sequence[str], config: ExportConfig) -> ParityReport:

@@ -13,7 +13,7 @@ from mothertongue.session import Session
 from mothertongue_export.checkpoint import read_architecture, read_checkpoint
 from mothertongue_export.golden import golden_findings, read_golden
 from mothertongue_export.lint import lint
-from mothertongue_export.parity import ParityReport
+from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import prove
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.progress import Progress, silent
@@ -44,7 +44,8 @@ def verify(
 
     Raises:
         BundleError: the bundle is incomplete or altered, or its graph is not as export leaves it.
-        CheckFailed: this machine computes another model, or the bundle is not that of the checkpoint.
+        CheckFailed: this machine computes another model.
+        ParityFailed: the bundle is not the model of the checkpoint.
         CheckpointError, DataError: the checkpoint or the text cannot be used.
     """
     progress("Checking every byte", 0, None)
@@ -62,7 +63,8 @@ def verify(
         model = read_checkpoint(checkpoint)
         report = prove(bundle, model, heldout=heldout, config=config, progress=progress)
         if report.failures:
-            raise CheckFailed(f"{bundle}: not the model of {checkpoint}; {'; '.join(report.failures)}")
+            message = f"{bundle}: not the model of {checkpoint}; {'; '.join(report.failures)}"
+            raise ParityFailed(message, report)
     return Verification(
         manifest=manifest, golden_tokens=sum(len(text.greedy_ids) for text in golden), report=report
     )

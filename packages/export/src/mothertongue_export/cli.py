@@ -1,0 +1,131 @@
+"""The commands of the export package: `export` and `verify`.
+
+Only click and the standard library are imported at the top, so that `mothertongue --help` stays fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from mothertongue_export.parity import ParityReport
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the proof as one JSON object.")
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option(
+    "--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Default: the newest of the run."
+)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: bundles/NAME.")
+@click.option("--keep-reference", is_flag=True, help="Keep the plain fp32 ONNX graph too, in reference/.")
+@json_option
+def export(
+    recipe: Path, checkpoint: Path | None, out: Path | None, keep_reference: bool, as_json: bool
+) -> None:
+    """Turn the model of RECIPE into an int8 bundle, and prove that it is the same model.
+
+    A bundle that misses a gate is not written; one that was there before stays.
+    """
+    from mothertongue.errors import CheckpointError
+    from mothertongue_export.exporter import export as export_bundle
+    from mothertongue_trainer.checkpoint import find_checkpoint
+    from mothertongue_trainer.corpus import read_manifest
+    from mothertongue_trainer.document import read_documents
+    from mothertongue_trainer.progress import progress_bar
+    from mothertongue_trainer.recipe import read_recipe
+
+    settings = read_recipe(recipe)
+    checkpoint = checkpoint or find_checkpoint(settings.run_folder)
+    if checkpoint is None:
+        raise CheckpointError(
+            f"{settings.run_folder}: no checkpoint; run `mothertongue train {recipe}` first"
+        )
+    corpus = settings.run_folder / "corpus"
+    bundle = out or settings.bundle_folder
+    with failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
+        report = export_bundle(
+            checkpoint,
+            bundle,
+            config=settings.export,
+            heldout=list(read_documents(corpus / "heldout.jsonl")),
+            recipe=settings,
+            sources=read_manifest(corpus).sources,
+            keep_reference=keep_reference,
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
+    else:
+        print_proof(report)
+        click.echo(f"Exported and proved: {bundle}")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Run the whole proof against this checkpoint of a run folder, on the run's held-out text.",
+)
+@json_option
+def verify(bundle: Path, checkpoint: Path | None, as_json: bool) -> None:
+    """Prove BUNDLE again on this machine: every byte, the graph, and a stored golden set; takes a second."""
+    from mothertongue_export.verification import verify as verify_bundle
+    from mothertongue_trainer.document import read_documents
+    from mothertongue_trainer.progress import progress_bar
+
+    heldout = []
+    if checkpoint:  # runs/NAME/checkpoints/step-NNNNNN
+        heldout = list(read_documents(checkpoint.resolve().parents[1] / "corpus" / "heldout.jsonl"))
+    with failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
+        result = verify_bundle(bundle, checkpoint=checkpoint, heldout=heldout, progress=progress)
+    if as_json:
+        parity = result.report.as_dict() if result.report else None
+        found = {
+            "verdict": "PASS",
+            "files": len(result.manifest.files),
+            "golden_tokens": result.golden_tokens,
+        }
+        click.echo(json.dumps(found | {"parity": parity}, ensure_ascii=False))
+        return
+    if result.report:
+        print_proof(result.report)
+    click.echo(
+        f"{bundle}: sound. {len(result.manifest.files)} files as they were proved; "
+        f"{result.golden_tokens} golden tokens repeated on this machine."
+    )
+
+
+@contextlib.contextmanager
+def failure_as_json(as_json: bool) -> Iterator[None]:
+    """Print the figures of a failed proof too, if JSON is asked for; the error itself goes on."""
+    from mothertongue_export.parity import ParityFailed
+
+    try:
+        yield
+    except ParityFailed as error:
+        if as_json:
+            click.echo(json.dumps(error.report.as_dict(), ensure_ascii=False))
+        raise
+
+
+def print_proof(report: ParityReport) -> None:
+    """Print the table of a proof."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "measured", "figure", "at most", box=None, title="The bundle against PyTorch", title_justify="left"
+    )
+    for row in report.rows():
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,136 @@
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mothertongue.errors import DataError
+from mothertongue_export.comparison import (
+    HeldoutText,
+    compare,
+    feed_one_by_one,
+    log_softmax,
+    select_texts,
+    write_both,
+)
+from mothertongue_trainer.document import Document
+
+V = 50
+
+
+def random_logits(rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(seed).normal(scale=3, size=(rows, V)).astype(np.float32)
+
+
+def test_agreement_is_what_torch_computes() -> None:
+    expected, found = random_logits(150, 0), random_logits(150, 0) + random_logits(150, 1) / 10
+    following = np.random.default_rng(2).integers(V, size=150).tolist()
+    agreement = compare(expected, found, following)
+    one, two = (torch.log_softmax(torch.from_numpy(part).double(), dim=1) for part in (expected, found))
+    kl = torch.nn.functional.kl_div(two, one, log_target=True, reduction="none").sum(dim=1)
+    np.testing.assert_allclose(agreement.kl, kl, atol=1e-9)
+    labels = torch.tensor(following)
+    for bits, logs in ((agreement.bits_torch, one), (agreement.bits_bundle, two)):
+        nats = torch.nn.functional.nll_loss(logs, labels, reduction="none")
+        np.testing.assert_allclose(bits, nats / math.log(2), atol=1e-9)
+    shared = [
+        len(set(a.tolist()) & set(b.tolist())) / 5
+        for a, b in zip(one.topk(5).indices, two.topk(5).indices, strict=True)
+    ]
+    np.testing.assert_allclose(agreement.top_shared, shared)
+    flipped = (one.argmax(dim=1) != two.argmax(dim=1)).numpy()
+    assert 0 < flipped.sum() < 150
+    np.testing.assert_array_equal(agreement.margin > 0, flipped)
+
+
+def test_the_margin_is_what_pytorch_loses_by_the_other_choice() -> None:
+    expected = np.log(np.array([[0.5, 0.4, 0.1, 1e-9, 1e-9, 1e-9]], np.float32))
+    found = np.log(np.array([[0.4, 0.5, 0.1, 1e-9, 1e-9, 1e-9]], np.float32))
+    agreement = compare(expected, found, [2])
+    assert agreement.margin[0] == pytest.approx(math.log(0.5 / 0.4), rel=1e-5)
+    assert agreement.bits_torch[0] == pytest.approx(math.log2(10), rel=1e-5)
+
+
+def test_probabilities_of_huge_logits_are_finite() -> None:
+    assert np.exp(log_softmax(np.array([1e4, 0.0, -1e4], np.float32))).tolist() == [1.0, 0.0, 0.0]
+
+
+class Letters:
+    """A tokenizer of one token for each byte, counted from 10."""
+
+    def special(self, token: str) -> int:
+        return {"<|bos|>": 0, "<|end|>": 4}[token]
+
+    def encode(self, text: str) -> list[int]:
+        return [10 + byte for byte in text.encode()]
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token - 10]) if token >= 10 else b""
+
+
+def document(text: str, language: str = "bn") -> Document:
+    return Document(id=text, language=language, component="heldout", text=text)
+
+
+def test_texts_have_their_ends_and_the_bytes_of_what_is_predicted() -> None:
+    texts = select_texts([document("নদী"), document("sky", "en")], Letters(), context=64)  # type: ignore[arg-type]
+    assert [(text.language, text.bytes) for text in texts] == [("bn", 9), ("en", 3)]
+    assert texts[1].ids == (0, 10 + ord("s"), 10 + ord("k"), 10 + ord("y"), 4)
+
+
+def test_a_text_longer_than_the_context_is_cut_with_its_bytes() -> None:
+    (text,) = select_texts([document("a" * 100)], Letters(), context=20)  # type: ignore[arg-type]
+    assert len(text.ids) == 20
+    assert text.bytes == 19
+
+
+def test_no_prose_at_all_is_refused() -> None:
+    with pytest.raises(DataError, match="no held-out text"):
+        select_texts([document("")], Letters(), context=20)  # type: ignore[arg-type]
+
+
+class Chooser:
+    """A session and a model in one: after n ids it prefers token n, from `flip` on by `margin` another."""
+
+    context = 64
+
+    def __init__(self, flip: int = 1000, margin: float = 0.0) -> None:
+        self.flip, self.margin, self.fed = flip, margin, 0
+
+    def row(self, ids: int, flips: bool) -> np.ndarray[Any, np.dtype[np.float32]]:
+        row = np.zeros(V, np.float32)
+        row[ids % V] = 5
+        row[0] = 5 + self.margin if flips and ids >= self.flip else 5 - self.margin
+        return row
+
+    def reset(self) -> None:
+        self.fed = 0
+
+    def feed(self, ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        self.fed += len(ids)
+        return self.row(self.fed, flips=True)
+
+    def logits(self, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.stack([self.row(n, flips=False) for n in range(1, len(ids[0]) + 1)])[None]
+
+
+@pytest.mark.parametrize(
+    ("flip", "margin", "tokens", "difference"),
+    [(1000, 1.0, 24, "none"), (12, 0.05, 4, "near-tie"), (12, 1.0, 4, "clear")],
+)
+def test_greedy_text_counts_up_to_the_first_difference_and_says_its_kind(
+    flip: int, margin: float, tokens: int, difference: str
+) -> None:
+    both: Any = Chooser(flip, margin)
+    text = write_both(both, both, HeldoutText(language="bn", ids=tuple(range(10, 30)), bytes=20))
+    assert (text.tokens, text.difference) == (tokens, difference)
+    assert list(text.ids) == list(range(8, 8 + tokens))
+
+
+def test_feeding_one_by_one_starts_from_an_empty_cache() -> None:
+    session: Any = Chooser()
+    session.feed([1, 2, 3])
+    rows = feed_one_by_one(session, [7, 7, 7])
+    assert rows[:, 1:].argmax(axis=1).tolist() == [0, 1, 2]  # it prefers token n after n ids
