@@ -43,7 +43,9 @@ def run(
 
     def judged(folder: Path) -> ParityReport:
         texts = select_texts(heldout[::4], Tokenizer.open(tied), context=64)
-        figures = measure(Session.open(folder, threads=1), model, texts, reference_max_abs=0.0, progress=silent)
+        figures = measure(
+            Session.open(folder, threads=1), model, texts, reference_max_abs=0.0, progress=silent
+        )
         return judge(figures, [], config)
 
     return judged
