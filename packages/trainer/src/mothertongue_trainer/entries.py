@@ -26,7 +26,6 @@ UNFIT_GLOSS = re.compile(  # notes of the source's makers, and glosses of a mere
     re.IGNORECASE,
 )
 LABELS = re.compile(r"\([^()]*\)|(?:^|(?<=[\s।]))(?:বি|বিণ|ক্রিবি|ক্রিবিণ|অব্য|সর্ব|অসক্রি|ক্রি|স্ত্রী)\.")
-SUB_ENTRY = re.compile(r"(?:^|\s)\S*(?:\s\S+){0,3}?\s?/[^/]*/.*", re.DOTALL)
 NOT_PLAIN = re.compile("[^\u0980-\u09ff ,;\u200c\u200d-]|[০-৯]")
 # ও is left alone: apart from its word it means "and".
 SEPARATE_ENDING = re.compile(r"(?<!\S)(\S+) (এর?|র|রা|কে|তে|টি|টা|য়|ই|দের|গুলো|গুলি|টির|ের)(?=[\s,।?!]|$)")
@@ -86,10 +85,19 @@ def clean_word(word: str) -> str:
 
 def clean_meaning(meaning: str) -> str:
     """Return one meaning as plain text, or nothing if only marks were in it."""
-    text = SUB_ENTRY.sub("", _normal(meaning))
-    text = LABELS.sub(" ", text)
+    text = LABELS.sub(" ", _without_sub_entry(_normal(meaning)))
+    text = re.sub(r"(?<=\w)- (?=\w)", "", text)  # hyphens of the printed page
     text = re.sub(r"\s+([,;।?!])", r"\1", " ".join(text.split())).strip(" ।,;.")
     return "" if re.fullmatch(r"[\d০-৯\W]*", text) else text
+
+
+def _without_sub_entry(meaning: str) -> str:
+    """Return what comes before a sub-entry: "সহজবোধ্য। জল ওঠা /জল ওঠা/ ..." gives "সহজবোধ্য।"."""
+    before, _, after = meaning.partition("/")
+    if not after:
+        return before
+    headwords = len(after.partition("/")[0].split())  # its pronunciation has a word for each of its words
+    return " ".join(before.split()[: -headwords or None])
 
 
 def clean_glosses(english: str) -> tuple[str, ...]:
@@ -118,16 +126,18 @@ def clean_example(sentence: str, word: str) -> str:
 
 
 def short_definition(entry: Entry, longest: int) -> str:
-    """Return the first meaning that is plain Bangla, cut at a comma to `longest` characters; or nothing."""
-    for meaning in entry.meanings:
-        text = meaning.split("।")[0].split(";")[0].strip()
-        if NOT_PLAIN.search(text) or text.endswith("রূপ"):
-            continue
-        while len(text) > longest and "," in text:
-            text = text.rpartition(",")[0].strip()
-        if 4 <= len(text) <= longest and text != entry.word:
-            return text
-    return ""
+    """Return the first meaning if it is plain Bangla of at most `longest` characters; or nothing.
+
+    A meaning that is too long loses synonyms from its end, never a part of its sentence; a later meaning would
+    often be a figurative one, so it is never taken instead.
+    """
+    text = entry.meanings[0].split("।")[0].split(";")[0].strip() if entry.meanings else ""
+    while len(text) > longest and "," in text:
+        text, _, synonym = text.rpartition(",")
+        if len(synonym.split()) > 1:
+            return ""
+    fits = 4 <= len(text) <= longest and text != entry.word and not text.endswith("রূপ")
+    return "" if NOT_PLAIN.search(text) or not fits else text
 
 
 def short_sentence(entry: Entry, longest: int) -> str:
