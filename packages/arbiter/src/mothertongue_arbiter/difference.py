@@ -119,7 +119,7 @@ def measure(witness: Witness, direction: Direction, floor: Floor) -> Measurement
         )
         if best is None or measurement.uncertainty < best.uncertainty:
             best = measurement
-        if best.verdict in ("OK", "ZERO"):
+        if best.verdict != "INCONCLUSIVE":
             break
     assert best is not None
     return best
