@@ -1,5 +1,7 @@
+import dataclasses
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,14 @@ from typing import Any
 import pytest
 
 from mothertongue import BundleError, load
-from mothertongue.bundle import Manifest, require_onnxruntime, verify, version_numbers
+from mothertongue.bundle import (
+    MANIFEST_FILE,
+    REQUIRED_FILES,
+    Manifest,
+    require_onnxruntime,
+    verify,
+    version_numbers,
+)
 
 
 def edit_manifest(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -151,3 +160,14 @@ def test_versions_compare_by_number() -> None:
 def test_a_bundle_can_be_moved(copied: Path, tmp_path: Path) -> None:
     moved = Path(shutil.move(copied, tmp_path / "অন্য কোথাও"))
     assert verify(moved).format_version == 1
+
+
+def test_the_specification_names_every_key_and_every_file_that_must_be_there() -> None:
+    text = (Path(__file__).parents[2] / "docs/bundle-format.md").read_text(encoding="utf-8")
+    specified = set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", text, flags=re.MULTILINE))
+    assert specified == {field.name for field in dataclasses.fields(Manifest)}
+    assert set(re.findall(r"^\| `([\w.]+)` \| MUST \|.*$", text, flags=re.MULTILINE)) == {
+        MANIFEST_FILE,
+        *REQUIRED_FILES,
+        "replacements",
+    }

@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from mothertongue.bundle import onnxruntime_version
+from mothertongue.bundle import GRAPH_FILE, onnxruntime_version
 from mothertongue.device import Device, describe_device, peak_memory_bytes, read_bandwidth
 from mothertongue.model import load
 from mothertongue.sampling import Sampling, sample
@@ -51,6 +51,26 @@ class BenchReport:
     device: Device
     onnxruntime: str
 
+    def rows(self) -> dict[str, str]:
+        """Return the report as a table: what was measured, and the figures with their units."""
+        prefill, first, decode = self.prefill, self.time_to_first_token, self.decode
+        peak = self.peak_memory_bytes
+        return {
+            "machine": f"{self.device.cpu}, onnxruntime {self.onnxruntime}",
+            "threads": f"{self.threads.count} ({self.threads.reason})",
+            "load": f"{self.load_ms:.0f} ms, every byte verified",
+            "prefill": f"{prefill.tokens_per_second:,.0f} tokens/s "
+            f"({prefill.tokens} tokens: median {prefill.median_ms:.2f} ms, p95 {prefill.p95_ms:.2f} ms)",
+            "first token": f"after {first.median_ms:.2f} ms (p95 {first.p95_ms:.2f} ms)",
+            "decode": f"{decode.tokens_per_second:,.0f} tokens/s "
+            f"(median {decode.median_ms:.3f} ms, p95 {decode.p95_ms:.3f} ms)",
+            "bound": f"{self.percent_of_bandwidth_bound:.0f} % of "
+            f"{self.bandwidth_bound_tokens_per_second:,.0f} tokens/s = "
+            f"{self.read_bandwidth_bytes_per_second / 1e9:.1f} GB/s measured / "
+            f"{self.weight_bytes / 1e6:.1f} MB of weights",
+            "memory": "not known here" if peak is None else f"{peak / 1e6:.0f} MB at its peak",
+        }
+
 
 def measure(folder: Path, *, threads: int | None = None) -> BenchReport:
     """Return the speed of the bundle in `folder`, medians after a warm-up.
@@ -69,7 +89,9 @@ def measure(folder: Path, *, threads: int | None = None) -> BenchReport:
     decode = timing(1, [ms for run_ms in steps_ms for ms in run_ms])
     peak = peak_memory_bytes()  # before the bandwidth's own buffer
     bandwidth = read_bandwidth(session.threads.count)
-    weights = sum(record.bytes for name, record in model.manifest.files.items() if ".onnx" in name)
+    weights = sum(
+        record.bytes for name, record in model.manifest.files.items() if name.startswith(GRAPH_FILE)
+    )
     return BenchReport(
         bundle=str(folder),
         threads=session.threads,

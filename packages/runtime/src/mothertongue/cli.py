@@ -191,25 +191,7 @@ def bench(bundle: Path, threads: int | None, as_json: bool) -> None:
     if as_json:
         print_json(asdict(report))
         return
-    first, peak = report.time_to_first_token, report.peak_memory_bytes
-    print_facts(
-        {
-            "machine": f"{report.device.cpu}, onnxruntime {report.onnxruntime}",
-            "threads": f"{report.threads.count} ({report.threads.reason})",
-            "load": f"{report.load_ms:.0f} ms, every byte verified",
-            "prefill": f"{report.prefill.tokens_per_second:,.0f} tokens/s "
-            f"({report.prefill.tokens} tokens: median {report.prefill.median_ms:.2f} ms, "
-            f"p95 {report.prefill.p95_ms:.2f} ms)",
-            "first token": f"after {first.median_ms:.2f} ms (p95 {first.p95_ms:.2f} ms)",
-            "decode": f"{report.decode.tokens_per_second:,.0f} tokens/s "
-            f"(median {report.decode.median_ms:.3f} ms, p95 {report.decode.p95_ms:.3f} ms)",
-            "bound": f"{report.percent_of_bandwidth_bound:.0f} % of "
-            f"{report.bandwidth_bound_tokens_per_second:,.0f} tokens/s = "
-            f"{report.read_bandwidth_bytes_per_second / 1e9:.1f} GB/s measured / "
-            f"{report.weight_bytes / 1e6:.1f} MB of weights",
-            "memory": "not known here" if peak is None else f"{peak / 1e6:.0f} MB at its peak",
-        }
-    )
+    print_facts(report.rows())
 
 
 def read_sampling(**choice: Any) -> Sampling:
