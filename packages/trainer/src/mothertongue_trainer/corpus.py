@@ -40,6 +40,7 @@ class FileCount:
     documents: int
     characters: int  # Unicode code points of the text alone
     bytes: int  # UTF-8 bytes of the text alone
+    languages: dict[str, int]  # language -> characters
     sha256: str  # of the file
 
 
@@ -48,8 +49,6 @@ class CorpusManifest:
     """What `manifest.json` says of a prepared corpus."""
 
     files: dict[str, FileCount]  # file name -> count
-    characters: dict[str, int]  # language -> training characters
-    heldout_characters: dict[str, int]  # language -> held-out characters
     sources: tuple[dict[str, Any], ...]  # where the text came from, with its licence as stated there
 
 
@@ -138,7 +137,6 @@ def _write_documents(
     sources: Sources, folder: Path, config: CorpusConfig, progress: Progress
 ) -> CorpusManifest:
     """Write each document to the file of its component; drop what the mixture does not ask for."""
-    training, heldout = Counter[str](), Counter[str]()
     with ExitStack() as stack:
         files = {
             name: stack.enter_context(DocumentFile(folder / f"{name}.jsonl"))
@@ -147,14 +145,10 @@ def _write_documents(
         for number, document in enumerate(sources.documents, start=1):
             if document.component in files:
                 files[document.component].write(document)
-                side = heldout if document.component == HELD_OUT else training
-                side[document.language] += document.characters
             if number % 1000 == 0:
                 progress("documents", number, None)
     return CorpusManifest(
         files={file.path.name: file.count() for file in files.values()},
-        characters=dict(training),
-        heldout_characters=dict(heldout),
         sources=tuple(sources.descriptions),
     )
 
@@ -166,7 +160,8 @@ class DocumentFile:
         self.path = path
         self._file = path.open("wb")
         self._sha256 = hashlib.sha256()
-        self._documents = self._characters = self._bytes = 0
+        self._documents = self._bytes = 0
+        self._languages = Counter[str]()
 
     def __enter__(self) -> DocumentFile:
         return self
@@ -179,14 +174,15 @@ class DocumentFile:
         self._file.write(line)
         self._sha256.update(line)
         self._documents += 1
-        self._characters += document.characters
+        self._languages[document.language] += document.characters
         self._bytes += sum(len(passage.encode()) for passage in document.passages)
 
     def count(self) -> FileCount:
         return FileCount(
             documents=self._documents,
-            characters=self._characters,
+            characters=self._languages.total(),
             bytes=self._bytes,
+            languages=dict(self._languages),
             sha256=self._sha256.hexdigest(),
         )
 
@@ -198,7 +194,7 @@ def _check(manifest: CorpusManifest, config: CorpusConfig) -> None:
             f"corpus.mixture: no training text for {', '.join(empty)}; "
             "add documents to the source or remove the share"
         )
-    if not manifest.heldout_characters:
+    if not manifest.files[f"{HELD_OUT}.jsonl"].documents:
         documents = sum(count.documents for count in manifest.files.values())
         raise DataError(
             f"corpus: none of the {documents} documents fell into the held-out {config.heldout_percent} %; "

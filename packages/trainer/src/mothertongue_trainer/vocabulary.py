@@ -70,7 +70,7 @@ def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = si
     temporary.mkdir(parents=True)
     progress("sampling text", 0, None)
     sample = sample_passages(recipe, run_folder)
-    replacements = {**QUOTATION_MARKS, **native_digits(sample)}
+    replacements = {**QUOTATION_MARKS, **native_digits(sample, main_language(recipe, run_folder))}
     progress("learning merges", 0, None)
     tokenizer = train_bpe(sample, replacements, vocabulary=recipe.tokenizer.vocabulary)
     tokenizer.save(str(temporary / "tokenizer.json"))
@@ -139,18 +139,26 @@ def _hash_share(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[-8:], "big") / 2**64
 
 
-def native_digits(passages: Sequence[Passage]) -> dict[str, str]:
-    """Return the replacements of 0 to 9 by the digits that the main language of `passages` prefers.
+def main_language(recipe: Recipe, run_folder: Path) -> str:
+    """Return the language with the largest share of the training characters."""
+    path = run_folder / "corpus" / "manifest.json"
+    files = json.loads(path.read_text(encoding="utf-8"))["files"]
+    shares = Counter[str]()
+    for name, share in recipe.corpus.mixture.items():
+        count = files[f"{name}.jsonl"]
+        for language, characters in count["languages"].items():
+            shares[language] += share * characters / count["characters"]
+    return shares.most_common(1)[0][0]
+
+
+def native_digits(passages: Sequence[Passage], language: str) -> dict[str, str]:
+    """Return the replacements of 0 to 9 by the digits that `passages` in `language` prefer.
 
     Empty where that is 0 to 9 itself. A model that learned sums in ৭ and ৫ then understands 7 and 5.
     """
-    characters = Counter[str]()
-    for passage in passages:
-        characters[passage.language] += len(passage.text)
-    main_language = characters.most_common(1)[0][0]
     digits = Counter[str]()  # the zero of each script -> digits seen
     for passage in passages:
-        if passage.language == main_language:
+        if passage.language == language:
             digits.update(chr(ord(sign) - int(sign)) for sign in passage.text if sign.isdecimal())
     zero = digits.most_common(1)[0][0] if digits else "0"
     return {} if zero == "0" else {str(value): chr(ord(zero) + value) for value in range(10)}
