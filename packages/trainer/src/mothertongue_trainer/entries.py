@@ -128,8 +128,8 @@ def clean_example(sentence: str, word: str) -> str:
 def short_definition(entry: Entry, longest: int) -> str:
     """Return the first meaning if it is plain Bangla of at most `longest` characters; or nothing.
 
-    A meaning that is too long loses synonyms from its end, never a part of its sentence; a later meaning would
-    often be a figurative one, so it is never taken instead.
+    A meaning that is too long loses synonyms from its end, never a part of its sentence. A later one would
+    often be figurative, so it is never taken instead.
     """
     text = entry.meanings[0].split("।")[0].split(";")[0].strip() if entry.meanings else ""
     while len(text) > longest and "," in text:

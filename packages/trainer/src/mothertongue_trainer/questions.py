@@ -11,9 +11,10 @@ import numpy as np
 
 from mothertongue.errors import DataError
 from mothertongue_trainer.entries import BANGLA_WORD
+from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
 from mothertongue_trainer.phrasings import Phrasings, ask, read_phrasings
-from mothertongue_trainer.turns import is_unseen_sum, read_everyday
+from mothertongue_trainer.turns import is_unseen_sum
 from mothertongue_trainer.words import WordList
 
 UNSEEN_PER_PHRASING = 60  # questions in each held-out phrasing

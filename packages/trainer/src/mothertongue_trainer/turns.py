@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.holdout import is_held_out
-from mothertongue_trainer.numerals import LARGEST_ADDEND, addends, bangla_digits, read_numerals
-from mothertongue_trainer.phrasings import Phrasings, ask_freely, read_phrasings, read_table
+from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
+from mothertongue_trainer.phrasings import Phrasings, ask_freely, read_phrasings
 from mothertongue_trainer.words import WordList
 
 NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
@@ -36,54 +37,15 @@ class Turn:
     answer: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class EverydayTurn:
-    """An everyday exchange: many ways to ask, one answer."""
-
-    phrasings: Phrasings
-    answer: str
-
-
 def is_unseen_sum(a: int, b: int) -> bool:
     """Return whether the sum is never trained, in either order."""
     return is_held_out(f"{min(a, b)} + {max(a, b)}", SUMS_HELDOUT_PERCENT)
 
 
-def read_everyday() -> list[EverydayTurn]:
-    """Return the everyday exchanges; off-topic requests and other arithmetic come last."""
-    table = read_table("everyday")
-    turns = [(turn["taught"], turn["heldout"], turn["answer"]) for turn in table["turn"]]
-    elsewhere, other = table["elsewhere"], table["other"]
-    off_topic = {
-        part: other[part]
-        + [text.format(t=topic) for text in elsewhere[part] for topic in elsewhere["topics"]]
-        for part in ("taught", "heldout")
-    }
-    turns.append((off_topic["taught"], off_topic["heldout"], elsewhere["answer"]))
-    arithmetic = table["arithmetic"]
-    pairs = {
-        "not_sums": [(a, b) for a in range(2, 50, 5) for b in range(1, a, 7)],
-        "large_sums": [(a, b) for a in range(LARGEST_ADDEND + 2, 100, 4) for b in range(5, 100, 11)],
-        "heldout": [(9, 4), (18, 6)],
-    }
-    asked = {
-        part: [
-            text.format(a=bangla_digits(a), b=bangla_digits(b))
-            for a, b in pairs[part]
-            for text in arithmetic[part]
-        ]
-        for part in pairs
-    }
-    turns.append(([*asked["not_sums"], *asked["large_sums"]], asked["heldout"], arithmetic["answer"]))
-    return [
-        EverydayTurn(phrasings=Phrasings(taught=tuple(taught), heldout=tuple(heldout)), answer=answer)
-        for taught, heldout, answer in turns
-    ]
-
-
 def chat_turns(words: WordList, random: np.random.Generator) -> dict[str, list[Turn]]:
-    """Return the turns of each chat component."""
+    """Return the turns of each chat component; no question has two answers."""
     phrasings = read_phrasings()
+    everyday = list(_everyday_turns(random))
     makers = {
         "english": _english_turns(words, phrasings, random),
         "bangla": _bangla_turns(words, phrasings, random),
@@ -91,10 +53,14 @@ def chat_turns(words: WordList, random: np.random.Generator) -> dict[str, list[T
         "sentence": _sentence_turns(words, phrasings, random),
         "numbers": _number_turns(phrasings, random),
         "sums": _sum_turns(phrasings, random),
-        "everyday": _everyday_turns(random),
         "not_learned": _not_learned_turns(words, phrasings, random),
     }
-    return {component: list(turns) for component, turns in makers.items()}
+    greetings = {turn.question.casefold() for turn in everyday}  # "ধন্যবাদ" is thanks, no word to explain
+    turns = {
+        component: [turn for turn in made if turn.question.casefold() not in greetings]
+        for component, made in makers.items()
+    }
+    return {**turns, "everyday": everyday}
 
 
 def _asked(

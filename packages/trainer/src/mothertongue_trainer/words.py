@@ -207,23 +207,26 @@ def _english_words(
     checked: dict[str, CheckedWord],
 ) -> tuple[EnglishWord, ...]:
     """Return each English answer of the core with its Bangla words, the most useful first."""
+    spelling: dict[str, str] = {}  # in lower case -> as first seen: "god" and "God" are one question
     answers: dict[str, list[str]] = defaultdict(list)
-    for word in core:
-        answers[word.senses[0]].append(word.word)
-    for word in core:  # a second sense, checked by hand, is asked where no word has it as its first
-        for sense in word.senses[1:] if word.word in checked else ():
-            answers[sense] = answers.get(sense) or [word.word]
     accepted: dict[str, list[str]] = defaultdict(list)
     for word in core:
+        answers[word.senses[0].lower()].append(word.word)
         for sense in word.senses:
+            spelling.setdefault(sense.lower(), sense)
             accepted[sense.lower()].append(word.word)
+    for word in core:  # a second sense, checked by hand, is asked where no word has it as its first
+        for sense in word.senses[1:] if word.word in checked else ():
+            answers[sense.lower()] = answers.get(sense.lower()) or [word.word]
     for bangla in sorted(by_word.keys() - checked.keys(), key=lambda word: (-frequency[word], word)):
         for entry in by_word[bangla]:
             for sense in entry.glosses:
                 accepted[sense.lower()].append(bangla)
+    numbers = {number.english for number in read_numerals()}  # asked with the numbers
     return tuple(
-        EnglishWord(english=english, words=tuple(dict.fromkeys([*words, *accepted[english.lower()]])))
-        for english, words in answers.items()
+        EnglishWord(english=spelling[sense], words=tuple(dict.fromkeys([*words, *accepted[sense]])))
+        for sense, words in answers.items()
+        if sense not in numbers
     )
 
 

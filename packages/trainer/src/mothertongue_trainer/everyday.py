@@ -1,0 +1,54 @@
+"""Everyday exchanges: greetings, thanks, who are you, one honest sentence for what this model cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mothertongue_trainer.numerals import LARGEST_ADDEND, bangla_digits
+from mothertongue_trainer.phrasings import Phrasings, read_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class EverydayTurn:
+    """Many ways to say the same, and one answer."""
+
+    phrasings: Phrasings
+    answer: str
+
+
+def read_everyday() -> list[EverydayTurn]:
+    """Return the exchanges; off-topic requests and the sums that were not learned come last."""
+    table = read_table("everyday")
+    return [
+        *(_turn(turn["taught"], turn["heldout"], turn["answer"]) for turn in table["turn"]),
+        _off_topic(table["elsewhere"], table["other"]),
+        _arithmetic(table["arithmetic"]),
+    ]
+
+
+def _turn(taught: Iterable[str], heldout: Iterable[str], answer: str) -> EverydayTurn:
+    phrasings = Phrasings(taught=tuple(dict.fromkeys(taught)), heldout=tuple(heldout))
+    return EverydayTurn(phrasings=phrasings, answer=answer)
+
+
+def _off_topic(elsewhere: dict[str, Any], other: dict[str, Any]) -> EverydayTurn:
+    taught, heldout = (
+        [*other[part], *(text.format(t=topic) for text in elsewhere[part] for topic in elsewhere["topics"])]
+        for part in ("taught", "heldout")
+    )
+    return _turn(taught, heldout, elsewhere["answer"])
+
+
+def _arithmetic(table: dict[str, Any]) -> EverydayTurn:
+    """Return sums beyond the learned ones, and differences, products and quotients."""
+    small = [(a, b) for a in range(2, 50, 5) for b in range(1, a, 7)]
+    large = [(a, b) for a in range(LARGEST_ADDEND + 2, 100, 4) for b in range(5, 100, 11)]
+    taught = [*_written(table["not_sums"], small), *_written(table["large_sums"], large)]
+    return _turn(taught, _written(table["heldout"], [(9, 4), (18, 6)]), table["answer"])
+
+
+def _written(phrasings: Iterable[str], pairs: Iterable[tuple[int, int]]) -> list[str]:
+    digits = [(bangla_digits(a), bangla_digits(b)) for a, b in pairs]
+    return [phrasing.format(a=a, b=b) for phrasing in phrasings for a, b in digits]
