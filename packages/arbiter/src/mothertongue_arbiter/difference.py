@@ -21,6 +21,7 @@ SIGNAL_TO_NOISE = 30.0
 LARGEST_RELATIVE_ERROR = 1e-5
 # In units of the scale of each tensor. The second is for kinks (ReLU, routing) that the first stepped over.
 EPSILONS = (1e-4, 1e-6)
+QUICK, QUICK_ERROR = 1e-5, 1e-4  # the step of a search, and the relative error that it takes for a fault
 ROUNDING_OF_A_LOSS = 16 * 2.0**-52  # relative; a float64 sum over a batch is no better than this
 REPEATS = 3
 
@@ -123,6 +124,14 @@ def measure(witness: Witness, direction: Direction, floor: Floor) -> Measurement
             break
     assert best is not None
     return best
+
+
+def disagrees(witness: Witness, direction: Direction, floor: Floor) -> bool:
+    """Tell quickly whether gradient and loss disagree: for the search after a full measurement has said so."""
+    predicted, typical = witness.slope(direction)
+    measured = (witness.loss_at(direction, QUICK) - witness.loss_at(direction, -QUICK)) / (2 * QUICK)
+    scale = max(typical, abs(measured))
+    return abs(predicted - measured) > max(QUICK_ERROR * scale, SIGNAL_TO_NOISE * floor.noise / QUICK)
 
 
 def _slopes(loss_at: Callable[[float], float], epsilon: float) -> tuple[tuple[float, float], Sequence[float]]:

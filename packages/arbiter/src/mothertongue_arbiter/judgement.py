@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mothertongue_arbiter.bisection import locate
 from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
-from mothertongue_arbiter.difference import Floor, Measurement, Witness, measure, measure_floor
+from mothertongue_arbiter.difference import Floor, Measurement, Witness, disagrees, measure, measure_floor
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
 
@@ -118,7 +118,7 @@ class Judge:
 
     def _wrong(self, alive: list[str], direction: Direction, measurement: Measurement) -> Check:
         def is_faulty(names: list[str]) -> bool:
-            return measure(self.witness, direction.only(names), self.floor).verdict == "WRONG"
+            return disagrees(self.witness, direction.only(names), self.floor)
 
         culprits = locate(alive, is_faulty)
         names = list(culprits.names) or alive
@@ -140,9 +140,10 @@ class Judge:
             return []
 
         def is_faulty(group: list[str]) -> bool:
-            direction = self._direction(group, along)
-            return measure(self.witness, direction, self.floor).verdict == "WRONG"
+            return disagrees(self.witness, self._direction(group, along), self.floor)
 
+        if measure(self.witness, self._direction(names, along), self.floor).verdict != "WRONG":
+            return []
         return list(locate(names, is_faulty).names)
 
     def _direction(self, names: Sequence[str], along: str, number: int = 0) -> Direction:

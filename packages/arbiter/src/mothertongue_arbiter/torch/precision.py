@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 PROMOTED = {
     torch.float32: torch.float64,
@@ -42,14 +41,17 @@ class Float64Mode(TorchDispatchMode):
             if func is torch.ops.aten._to_copy.default:
                 self.casts[self.modules.current, str(dtype).removeprefix("torch.")] += 1
         if not func._schema.is_mutable:  # a table that was made before the audit may still be float32
-            args, kwargs = tree_map(_promoted, args), tree_map(_promoted, kwargs)
+            args = [_promoted(value) for value in args]
+            kwargs = {name: _promoted(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
 
 def _promoted(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype in PROMOTED:
-        return torch.ops.aten._to_copy.default(value, dtype=PROMOTED[value.dtype])
-    return value
+    if isinstance(value, Tensor):
+        if value.dtype in PROMOTED:
+            return torch.ops.aten._to_copy.default(value, dtype=PROMOTED[value.dtype])
+        return value
+    return [_promoted(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class ModulePath:

@@ -1,0 +1,45 @@
+import pytest
+import torch
+from healthy import HEALTHY
+from mothertongue_arbiter import Verdict, audit
+from zoo import ZooRun
+
+
+@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY.keys())
+def test_a_healthy_run_stays_silent(make):
+    certificate = audit(make())
+    assert certificate.verdict == Verdict.PASS, [c for c in certificate.checks if c.verdict != Verdict.PASS]
+
+
+def quantised(run):
+    """A straight-through estimator: rounds forward, and lets the gradient pass backward."""
+
+    def straight_through(x):
+        return x + ((x * 8).round() / 8 - x).detach()
+
+    run.model.operations.heads_out = straight_through
+    return run
+
+
+def test_a_straight_through_estimator_fails_undeclared():
+    certificate = audit(quantised(ZooRun()))
+    failed = {check.name for check in certificate.checks if check.verdict == Verdict.FAIL}
+    assert "gradient values" in failed
+
+
+def test_a_straight_through_estimator_passes_declared():
+    run = quantised(ZooRun(tied=False))
+    upstream = ("embedding.weight", "blocks.0.*", "blocks.1.attention_norm", "blocks.1.[qkv].weight")
+    run.declared = run.declared.__class__(**{**vars(run.declared), "straight_through": upstream})
+    certificate = audit(run)
+    assert certificate.verdict == Verdict.PASS, [c for c in certificate.checks if c.verdict != Verdict.PASS]
+
+
+def test_a_tensor_that_stays_dead_needs_a_declaration():
+    run = ZooRun()
+    run.model.forgotten = torch.nn.Linear(4, 4, bias=False)
+    run.make_optimizer()
+    assert audit(run).verdict == Verdict.PASS
+    assert audit(run, step=5).verdict == Verdict.FAIL
+    run.declared = run.declared.__class__(**{**vars(run.declared), "conditional": ("forgotten.weight",)})
+    assert audit(run, step=5).verdict == Verdict.PASS
