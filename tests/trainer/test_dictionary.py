@@ -10,10 +10,12 @@ import pytest
 from mothertongue_trainer import dictionary
 from mothertongue_trainer.dictionary import DictionaryCorpus, dictionary_documents, prose
 from mothertongue_trainer.entries import Entry
+from mothertongue_trainer.holdout import is_held_out
+from mothertongue_trainer.numerals import read_numerals
 from mothertongue_trainer.phrasings import OPENINGS, ask, genitive, read_phrasings, read_table
 from mothertongue_trainer.recipe import DICTIONARY_COMPONENTS, DictionaryConfig
 from mothertongue_trainer.turns import is_unseen_sum
-from mothertongue_trainer.words import read_checked_words
+from mothertongue_trainer.words import read_checked_words, split_words
 
 LETTERS = "কখগঘচছজঝটঠডঢতথদধনপফবভমযরলশষসহ"
 TAUGHT = read_checked_words()
@@ -163,6 +165,15 @@ def test_no_heldout_word_is_in_training(
     forms = heldout | {genitive(word) for word in heldout}
     for text in seen:
         assert not forms & set(text.replace("'", " ").replace('"', " ").replace("?", " ").split()), text
+
+
+def test_what_we_wrote_is_never_held_out() -> None:
+    ours = [*TAUGHT, *(number.bangla for number in read_numerals())]
+    assert any(is_held_out(word, HELDOUT_PERCENT) for word in ours)
+    entries = [
+        Entry(word=word, part_of_speech="", meanings=(), glosses=("Thing",), example="") for word in ours
+    ]
+    assert split_words(entries, CONFIG, heldout_percent=HELDOUT_PERCENT).heldout == frozenset()
 
 
 def test_unlearned_words_are_in_no_other_component(turns: dict[str, list[tuple[str, str]]]) -> None:

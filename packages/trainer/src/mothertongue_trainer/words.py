@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -77,45 +77,28 @@ def read_checked_words() -> dict[str, CheckedWord]:
 
 
 def split_words(entries: Sequence[Entry], config: DictionaryConfig, *, heldout_percent: float) -> WordList:
-    """Return the split. Words checked by hand are written by us, so they are never held out."""
+    """Return the split. Words checked by hand and numbers are written by us, so they are never held out."""
     checked = read_checked_words()
+    numbers = {number.bangla for number in read_numerals()}  # they have a component of their own
+    ours = checked.keys() | numbers
     heldout = frozenset(
-        entry.word
-        for entry in entries
-        if entry.word not in checked and is_held_out(entry.word, heldout_percent)
+        entry.word for entry in entries if entry.word not in ours and is_held_out(entry.word, heldout_percent)
     )
     by_word: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.word not in heldout:
             by_word[entry.word].append(entry)
     frequency = _frequencies(by_word)
-    never = {word for word, line in checked.items() if not line.senses} | {n.bangla for n in read_numerals()}
-    ranked = [word for word, line in checked.items() if line.senses and word not in never]
-    ranked += sorted(
-        (
-            word
-            for word in by_word
-            if word not in checked and word not in never and _is_useful(word, by_word, frequency)
-        ),
-        key=lambda word: (-frequency[word], len(word), word),
-    )
-    chosen = ranked[: config.core_words]
+    useful = [word for word in by_word.keys() - ours if _is_useful(word, by_word, frequency)]
+    useful.sort(key=lambda word: (-frequency[word], len(word), word))
+    everyday = [word for word, line in checked.items() if line.senses]
+    chosen = [*everyday, *useful][: config.core_words]
     core = _core_words(chosen, by_word, checked, config)
-    unlearned = sorted(
-        (
-            w
-            for w in by_word.keys() - set(chosen) - checked.keys() - never
-            if BANGLA_WORD.fullmatch(w) and len(w) > 1
-        ),
-        key=lambda word: hashlib.sha256(f"unlearned {word}".encode()).digest(),
-    )[: config.unlearned_words]
     english = _english_words(core, by_word, frequency, checked)
-    asked = {form.lower() for item in english for form in item.forms}
-    asked |= {sense.lower() for word in core for sense in word.senses}
     return WordList(
         core=core,
         english=english,
-        unlearned=tuple((word, _unlearned_gloss(by_word[word], asked)) for word in unlearned),
+        unlearned=_unlearned_words(by_word, ours.union(chosen), core, english)[: config.unlearned_words],
         heldout=heldout,
     )
 
@@ -230,7 +213,21 @@ def _english_words(
     )
 
 
-def _unlearned_gloss(entries: Sequence[Entry], asked: set[str]) -> str:
-    """Return the English of an unlearned word unless the model learns it from another word."""
-    gloss = _first(map(_gloss, entries)).lower()
-    return "" if gloss in asked else gloss
+def _unlearned_words(
+    by_word: dict[str, list[Entry]],
+    learned: Set[str],
+    core: Sequence[CoreWord],
+    english: Sequence[EnglishWord],
+) -> tuple[tuple[str, str], ...]:
+    """Return the other plain words in the order of their hashes, each with its English unless learned."""
+    numbers = {number.english for number in read_numerals()}
+    asked = {form.lower() for item in english for form in item.forms}
+    asked |= {sense.lower() for word in core for sense in word.senses}
+    glosses = {
+        word: _first(map(_gloss, by_word[word])).lower()
+        for word in by_word.keys() - learned
+        if BANGLA_WORD.fullmatch(word) and len(word) > 1
+    }
+    words = [word for word, gloss in glosses.items() if gloss not in numbers]  # another spelling of a number
+    words.sort(key=lambda word: hashlib.sha256(word[::-1].encode()).digest())
+    return tuple((word, "" if glosses[word] in asked else glosses[word]) for word in words)
