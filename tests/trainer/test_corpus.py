@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mothertongue.errors import DataError
-from mothertongue_trainer.corpus import is_held_out, prepare_corpus
+from mothertongue_trainer.corpus import prepare_corpus, read_manifest
 from mothertongue_trainer.document import read_documents
 from mothertongue_trainer.recipe import CorpusConfig, FilesConfig, Recipe
 
@@ -48,12 +48,6 @@ def test_the_held_out_side_depends_on_the_text_alone(sources: Path, encoded_run,
     assert heldout(tmp_path / "run") == heldout(encoded_run.folder)
 
 
-def test_the_held_out_share_is_a_share_of_hashes() -> None:
-    texts = [str(number) for number in range(20_000)]
-    assert sum(is_held_out(text, 2.0) for text in texts) == pytest.approx(400, abs=60)  # three deviations
-    assert all(is_held_out(text, 5.0) for text in texts if is_held_out(text, 2.0))
-
-
 def test_the_manifest_says_what_the_files_hold(encoded_run) -> None:
     corpus = encoded_run.folder / "corpus"
     manifest = json.loads((corpus / "manifest.json").read_text(encoding="utf-8"))
@@ -66,7 +60,11 @@ def test_the_manifest_says_what_the_files_hold(encoded_run) -> None:
         assert count["documents"] == len(bodies)
         assert count["characters"] == sum(map(len, texts))
         assert count["bytes"] == sum(len(text.encode()) for text in texts)
+        assert dataclasses.asdict(read_manifest(corpus).files[name]) == count
     assert [source["name"] for source in manifest["sources"]] == ["গদ্য", "english", "chat"]
+    assert manifest["files"]["chat.jsonl"]["languages"] == {
+        "bn": manifest["files"]["chat.jsonl"]["characters"]
+    }
     assert (corpus / "core.jsonl").read_text(encoding="utf-8") == ""
 
 
@@ -96,3 +94,12 @@ def test_a_single_text_cannot_be_split(encoded_run, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none of the 1 documents fell into the held-out 2 %; cut the text"):
         prepare_corpus(dataclasses.replace(encoded_run.recipe, corpus=config), tmp_path / "run")
     assert not (tmp_path / "run" / "corpus").exists()
+
+
+def test_a_manifest_that_cannot_be_read_names_the_command_that_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="missing; run `mothertongue prepare`"):
+        read_manifest(tmp_path)
+    for content in ("{", "[]", '{"files": {"a": {}}, "sources": []}', '{"files": {}}'):
+        (tmp_path / "manifest.json").write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match="not a manifest of this version"):
+            read_manifest(tmp_path)

@@ -40,8 +40,8 @@ def model(encoded_run) -> Qwen3:
 
 
 def test_bits_per_byte_of_a_bangla_word_by_hand(encoded_run) -> None:
-    # নদী: 3 code points, 9 bytes. A model that finds all 600 entries equally likely pays ln 600 for each token and
-    # for <|end|>, and no byte is counted for <|end|>.
+    # নদী: 3 code points, 9 bytes. A model that finds all 600 entries equally likely pays ln 600 for each
+    # token and for <|end|>, and no byte is counted for <|end|>.
     encoder = DocumentEncoder(encoded_run.folder / "tokenizer")
     documents = [Document(id="x", language="bn", component="heldout", text="নদী")]
     text = heldout_texts(documents, encoder, documents_per_language=1)["bn"]

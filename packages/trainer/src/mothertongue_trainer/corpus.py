@@ -25,6 +25,7 @@ from mothertongue.errors import DataError
 from mothertongue_trainer.dictionary import dictionary_documents
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.files import matching_paths, read_files
+from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.questions import Question
 from mothertongue_trainer.recipe import CorpusConfig, Recipe
@@ -75,14 +76,21 @@ def prepare_corpus(recipe: Recipe, run_folder: Path, *, progress: Progress = sil
     return manifest
 
 
-def is_held_out(text: str, percent: float) -> bool:
-    """Return whether the hash of `text` falls into the held-out `percent`.
+def read_manifest(folder: Path) -> CorpusManifest:
+    """Return what manifest.json says of the corpus in `folder`.
 
-    Position, seed and recipe do not matter: what was held out once stays held out when files are added or
-    renamed, and equal texts are never on both sides.
+    Raises:
+        DataError: it is missing or of another version.
     """
-    share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-    return share < percent / 100
+    path = folder / "manifest.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        files = {name: FileCount(**count) for name, count in values["files"].items()}
+        return CorpusManifest(files=files, sources=tuple(values["sources"]))
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing; run `mothertongue prepare` with this recipe") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{path}: not a manifest of this version; run `mothertongue prepare` again") from None
 
 
 def replace_folder(temporary: Path, folder: Path) -> None:

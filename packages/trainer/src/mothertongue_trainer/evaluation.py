@@ -59,6 +59,17 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def table(self) -> str:
+        """Return the evaluation as lines of text for a terminal."""
+        lines = [f"{'held-out text':<20}{'bits/byte':>11}{'nats/token':>12}{'chars/token':>13}{'bytes':>12}"]
+        kinds = {"model": self.languages, "untrained twin": self.twin, "unigram": self.unigram}
+        for language in self.languages:
+            for kind, qualities in kinds.items():
+                q = qualities[language]
+                figures = f"{q.bits_per_byte:>11.3f}{q.nats_per_token:>12.3f}{q.characters_per_token:>13.2f}"
+                lines.append(f"{language + ' ' + kind:<20}{figures}{q.bytes:>12,}")
+        return "\n".join(lines)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutText:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from mothertongue.chat import ChatFormat
 from mothertongue.errors import DataError
 from mothertongue.tokenizer import BOS, END, PAD, SPECIAL_TOKENS, Tokenizer
-from mothertongue_trainer.corpus import replace_folder
+from mothertongue_trainer.corpus import read_manifest, replace_folder
 from mothertongue_trainer.document import read_documents
 from mothertongue_trainer.fairness import TokenizerReport, check_fairness, measure
 from mothertongue_trainer.progress import Progress, silent
@@ -141,14 +141,13 @@ def _hash_share(text: str) -> float:
 
 def main_language(recipe: Recipe, run_folder: Path) -> str:
     """Return the language with the largest share of the training characters."""
-    path = run_folder / "corpus" / "manifest.json"
-    files = json.loads(path.read_text(encoding="utf-8"))["files"]
-    shares = Counter[str]()
+    files = read_manifest(run_folder / "corpus").files
+    shares: defaultdict[str, float] = defaultdict(float)
     for name, share in recipe.corpus.mixture.items():
         count = files[f"{name}.jsonl"]
-        for language, characters in count["languages"].items():
-            shares[language] += share * characters / count["characters"]
-    return shares.most_common(1)[0][0]
+        for language, characters in count.languages.items():
+            shares[language] += share * characters / count.characters
+    return max(shares, key=lambda language: shares[language])
 
 
 def native_digits(passages: Sequence[Passage], language: str) -> dict[str, str]:
