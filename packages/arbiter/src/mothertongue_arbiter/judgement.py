@@ -11,6 +11,7 @@ from mothertongue_arbiter.difference import Floor, Measurement, Witness, disagre
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
 
+LARGEST_LOSS_ERROR = 1e-6  # relative; a frame may state its loss in float32
 SHOWN = 6  # findings that the one line of evidence names
 
 
@@ -33,17 +34,28 @@ class Judge:
             self._floor = measure_floor(self.witness)
         return self._floor
 
-    def finiteness(self) -> Check:
+    def same_loss(self, loss: float) -> Check:
+        """The oracle stands where the frame was taken: its loss is that of the frame."""
+        apart = abs(self.floor.loss - loss)
+        same = apart <= LARGEST_LOSS_ERROR * max(abs(loss), 1.0)
+        return Check(
+            name="loss of the oracle",
+            verdict=Verdict.PASS if same else Verdict.FAIL,
+            evidence=f"{self.floor.loss:.9g}, the frame says {loss:.9g}",
+            cause=""
+            if same
+            else "another batch, other weights or other random numbers than those of the frame",
+        )
+
+    def finiteness(self, loss: float) -> Check:
         """Every gradient and the loss are finite numbers."""
         bad = [name for name, norm in self.norms.items() if norm is not None and not math.isfinite(norm)]
-        if not math.isfinite(self.floor.loss):
-            return Check(name="finiteness", verdict=Verdict.FAIL, evidence=f"the loss is {self.floor.loss}")
+        if not math.isfinite(loss):
+            return Check(name="finiteness", verdict=Verdict.FAIL, evidence=f"the loss is {loss}")
         return Check(
             name="finiteness",
             verdict=Verdict.FAIL if bad else Verdict.PASS,
-            evidence=f"not finite: {named(bad)}"
-            if bad
-            else f"loss {self.floor.loss:.4f}, all gradients finite",
+            evidence=f"not finite: {named(bad)}" if bad else f"loss {loss:.4f}, all gradients finite",
             cause="an overflow, a division by zero or an untaken branch of where()" if bad else "",
             findings=tuple(Finding(subject=name, verdict=TensorVerdict.NONFINITE) for name in bad),
         )
@@ -95,12 +107,12 @@ class Judge:
             findings=tuple(_finding(name, TensorVerdict.PARTLY_DEAD) for name in partly),
         )
 
-    def values(self) -> Check:
+    def values(self, *, along_itself: bool = True) -> Check:
         """The gradient is the derivative of the loss: along random signs and along itself."""
         alive = self._alive()
         if not alive:
             return Check(name="gradient values", verdict=Verdict.INCONCLUSIVE, evidence="no gradient to test")
-        directions = [self._direction(alive, "gradient")]
+        directions = [self._direction(alive, "gradient")] if along_itself else []
         directions += [self._direction(alive, "signs", i) for i in range(self.random_directions)]
         measurements = []
         for direction in directions:

@@ -115,7 +115,7 @@ def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:
 
 def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, ledger: Ledger) -> None:
     checks: dict[str, Callable[[ExactSubject], Check]] = {
-        "finiteness": lambda exact: exact.judge.finiteness(),
+        "finiteness": lambda exact: exact.judge.finiteness(exact.exact.loss),
         "gradient presence": lambda exact: exact.judge.presence(),
         "gradient values": lambda exact: exact.judge.values(),
         "dead elements": lambda exact: exact.judge.dead_elements(),
@@ -125,9 +125,9 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
         "loss weights": labels.weights,
         "initial loss": labels.initial_loss,
         "accumulation": accumulation,
-        "causality": probes.causality,
-        "independent rows": probes.independent_rows,
-        "isolated documents": probes.isolated_documents,
+        "causality": _stirred(probes.causality),
+        "independent rows": _stirred(probes.independent_rows),
+        "isolated documents": _stirred(probes.isolated_documents),
     }
     with true_float64(subject.run.model) as mode:
         try:
@@ -139,6 +139,14 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
             return
         for name, check in checks.items():
             ledger.run(name, lambda check=check: check(exact))  # type: ignore[misc]
+
+
+def _stirred(check: Callable[[ExactSubject], Check]) -> Callable[[ExactSubject], Check]:
+    def stirred(subject: ExactSubject) -> Check:
+        with subject.stirred():
+            return check(subject)
+
+    return stirred
 
 
 def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> None:

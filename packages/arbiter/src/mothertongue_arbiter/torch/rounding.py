@@ -65,7 +65,9 @@ def measure_rounding(subject: Subject) -> OwnPrecision:
             moved[name] = max(moved[name], distance(nudged.gradients, own.gradients, name))
     floor = ROUNDINGS_ALLOWED * epsilon
     return OwnPrecision(
-        dtype=dtype, epsilon=epsilon, tolerances={name: max(NUDGES_ALLOWED * moved[name], floor) for name in moved}
+        dtype=dtype,
+        epsilon=epsilon,
+        tolerances={name: max(NUDGES_ALLOWED * moved[name], floor) for name in moved},
     )
 
 

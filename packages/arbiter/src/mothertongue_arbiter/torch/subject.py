@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mothertongue_arbiter.audit import Options
+from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.judgement import Judge
 from mothertongue_arbiter.run import Declared, TrainingRun, declarations
@@ -17,6 +20,9 @@ from mothertongue_arbiter.torch.batches import in_float64, rows_of, token_ids
 from mothertongue_arbiter.torch.precision import Float64Mode
 from mothertongue_arbiter.torch.witness import TorchWitness
 from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
+
+
+STIR = 0.1  # in units of the scale of each tensor
 
 
 class Unavailable(Exception):
@@ -108,12 +114,19 @@ class ExactSubject(Subject):
         self.exact = self.own
         if any(one is not None and one.dtype != torch.float64 for one in self.exact.gradients.values()):
             raise ArbiterError("float64: a gradient came back in lower precision")
-        witness = TorchWitness(
+        self.witness = TorchWitness(
             self.run, self.batch, self.exact, order=mode.modules.order, seed=self.options.seed
         )
         self.judge = Judge(
-            witness, self.declared, step=self.step, random_directions=self.options.random_directions
+            self.witness, self.declared, step=self.step, random_directions=self.options.random_directions
         )
+
+    @contextmanager
+    def stirred(self) -> Iterator[None]:
+        """Move all weights a little, so that a projection that starts at zero hides no connection."""
+        scales = {name: self.witness.scale(name) for name in self.witness.names()}
+        with self.witness.moved_by(Direction(seed=self.options.seed, scales=scales), STIR), torch.no_grad():
+            yield
 
     @cached_property
     def xray(self) -> Xray:

@@ -53,12 +53,13 @@ class TorchWitness:
         return predicted, squares**0.5
 
     def loss_at(self, direction: Direction, epsilon: float) -> float:
-        with torch.no_grad(), self._moved_by(direction, epsilon):
+        with torch.no_grad(), self.moved_by(direction, epsilon):
             fix_random_numbers(self.seed)
             return float(scalar(self._run.loss(self._run.model, self._batch)))
 
     @contextlib.contextmanager
-    def _moved_by(self, direction: Direction, epsilon: float) -> Iterator[None]:
+    def moved_by(self, direction: Direction, epsilon: float) -> Iterator[None]:
+        """Move the parameters by `epsilon` along `direction` inside."""
         home = {name: self._parameters[name].detach().clone() for name in direction.scales}
         try:
             for name, step in self._steps(direction).items():
