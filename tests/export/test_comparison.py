@@ -97,7 +97,7 @@ class Chooser:
     context = 64
 
     def __init__(self, flip: int = 1000, margin: float = 0.0) -> None:
-        self.flip, self.margin, self.fed = flip, margin, 0
+        self.flip, self.margin, self.position = flip, margin, 0
 
     def row(self, ids: int, flips: bool) -> np.ndarray[Any, np.dtype[np.float32]]:
         row = np.zeros(V, np.float32)
@@ -106,11 +106,11 @@ class Chooser:
         return row
 
     def reset(self) -> None:
-        self.fed = 0
+        self.position = 0
 
     def feed(self, ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        self.fed += len(ids)
-        return self.row(self.fed, flips=True)
+        self.position += len(ids)
+        return self.row(self.position, flips=True)
 
     def logits(self, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.float32]]:
         return np.stack([self.row(n, flips=False) for n in range(1, len(ids[0]) + 1)])[None]

@@ -150,22 +150,21 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def write_both(session: Session, model: PyTorchModel, text: HeldoutText) -> GreedyText:
     """Return how far bundle and PyTorch continue the beginning of `text` with the same greedy tokens."""
-    ids = list(text.ids[:GREEDY_PROMPT_TOKENS])
-    difference: Literal["none", "near-tie", "clear"] = "none"
+    prompt = text.ids[:GREEDY_PROMPT_TOKENS]
     session.reset()
-    waiting = ids
+    logits = session.feed(prompt)
     written: list[int] = []
-    while len(written) < GREEDY_TOKENS and len(ids) + len(written) < session.context:
-        logits = model.logits([ids + written])[0, -1]
-        found = session.feed(waiting)
-        choice = int(logits.argmax())
-        margin = float(logits[choice] - logits[found.argmax()])
-        if margin != 0:
-            difference = "near-tie" if margin <= NEAR_TIE_NATS else "clear"
-            break
-        written.append(choice)
-        waiting = [choice]
-    return GreedyText(prompt_ids=ids, ids=written, tokens=len(written), difference=difference)
+    while len(written) < GREEDY_TOKENS and session.position < session.context:
+        written.append(int(logits.argmax()))
+        logits = session.feed(written[-1:])
+    # PyTorch chooses at each place of the bundle's text; up to the first difference it would write the same.
+    rows = model.logits([[*prompt, *written]])[0, len(prompt) - 1 : -1]
+    losses = rows.max(axis=1) - rows[np.arange(len(written)), written]
+    same = next((place for place, loss in enumerate(losses) if loss != 0), len(written))
+    difference: Literal["none", "near-tie", "clear"] = "none"
+    if same < len(written):
+        difference = "near-tie" if losses[same] <= NEAR_TIE_NATS else "clear"
+    return GreedyText(prompt_ids=prompt, ids=written[:same], tokens=same, difference=difference)
 
 
 def _prefill_kl(session: Session, ids: Sequence[int], expected: NDArray[np.float32]) -> float:
