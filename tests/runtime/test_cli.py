@@ -2,6 +2,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -175,6 +176,23 @@ def test_an_option_out_of_range_is_bad_usage(bundle: Path, options: tuple[str, s
     assert "Error: " in result.stderr
 
 
+def test_without_standard_input_a_prompt_is_asked_for(bundle: Path) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m mothertongue chat {shlex.quote(str(bundle))} <&-"
+    process = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert "the prompt is empty" in process.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["generate", "BUNDLE", b"\xff"], ["chat", "BUNDLE", "--system", b"\xff"]]
+)
+def test_an_argument_that_is_no_text_is_one_line(bundle: Path, arguments: list[str | bytes]) -> None:
+    command = [sys.executable, "-m", "mothertongue", *(bundle if a == "BUNDLE" else a for a in arguments)]
+    process = subprocess.run(command, input=b"a", capture_output=True, check=False)
+    expected = b"Error: the text holds bytes that are not UTF-8; type or save it as UTF-8\n"
+    assert (process.returncode, process.stdout, process.stderr) == (2, b"", expected)
+
+
 def test_a_closed_pipe_is_quiet(bundle: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -203,7 +221,12 @@ class Terminal:
         self.status: tuple[int, int] | None = None
         self.process_id, self.descriptor = pty.fork()
         if self.process_id == 0:
-            environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C"}
+            environment = os.environ | {
+                "TERM": "dumb",
+                "NO_COLOR": "1",
+                "LC_ALL": "C",
+                "PYTHONIOENCODING": "utf-8:strict",
+            }
             os.execve(sys.executable, [sys.executable, "-m", "mothertongue", *arguments], environment)
 
     def read_until(self, expected: str, *, knock: str = "") -> str:
@@ -250,6 +273,8 @@ def test_a_conversation_at_a_terminal(terminal: Terminal) -> None:
     terminal.read_until("Ctrl-D or /quit leaves.\r\n> ", knock="\x03")
     terminal.type("a" * 200 + "\n")
     terminal.read_until("shorten it)\r\n> ")
+    os.write(terminal.descriptor, b"\xff\n")
+    terminal.read_until("(the terminal sent bytes that are no text)\r\n> ")
     terminal.type("/reset\n")
     terminal.read_until("\r\n> ")
     terminal.type("\x04")

@@ -78,8 +78,8 @@ def test_a_character_in_three_tokens_is_shown_when_it_is_whole(tokenizer: Tokeni
     assert [stream.feed(token_id) for token_id in ids] == ["", "", "€"]
 
 
-def test_half_a_character_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="must be UTF-8"):
+def test_bytes_that_were_no_text_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="not UTF-8"):
         tokenizer.encode("a\ud800")
 
 

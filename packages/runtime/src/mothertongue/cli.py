@@ -64,7 +64,7 @@ def chat(
 
     Example: echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
     """
-    interactive = sys.stdin.isatty()
+    interactive = sys.stdin is not None and sys.stdin.isatty()
     if interactive and as_json:
         raise click.UsageError(
             "--json answers one question from a pipe: echo QUESTION | mothertongue chat ..."
@@ -207,7 +207,7 @@ def read_sampling(**choice: Any) -> Sampling:
 def read_prompt() -> str:
     """Return the text on standard input; raise DataError if it is empty or not UTF-8."""
     try:
-        prompt = sys.stdin.buffer.read().decode("utf-8").strip()
+        prompt = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise DataError(f"standard input: byte {error.start} is not UTF-8; save the text as UTF-8") from error
     if not prompt:
@@ -227,6 +227,9 @@ def converse(conversation: Conversation) -> None:
             return
         except KeyboardInterrupt:
             click.echo("\nCtrl-D or /quit leaves.")
+            continue
+        except UnicodeDecodeError:
+            click.echo("(the terminal sent bytes that are no text)")
             continue
         if question == "/quit":
             return

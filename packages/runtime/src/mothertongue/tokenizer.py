@@ -83,11 +83,14 @@ class Tokenizer:
         return int(self._special_ids[token])
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, none of them special; raise DataError if it is not valid Unicode."""
+        """Return the ids of `text`, none of them special; raise DataError if it came from no UTF-8."""
         try:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        except (TypeError, UnicodeEncodeError):  # a lone surrogate, from a file name or a broken terminal
-            raise DataError("the text holds half a character (a lone surrogate); it must be UTF-8") from None
+        except (
+            TypeError,
+            UnicodeEncodeError,
+        ):  # lone surrogates: Python's way to carry bytes that are no text
+            raise DataError("the text holds bytes that are not UTF-8; type or save it as UTF-8") from None
         return ids
 
     def encode_with_specials(self, text: str) -> list[int]:
