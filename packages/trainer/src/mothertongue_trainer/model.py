@@ -1,13 +1,13 @@
 """The model: a decoder of the Qwen3 family in one file, with the parameter names of Hugging Face.
 
-A checkpoint is this module's `state_dict` as it is; transformers, vLLM and llama.cpp load it without a converter.
+A checkpoint is this module's `state_dict` as it is: transformers, vLLM and llama.cpp need no converter.
 
 Shapes: B sequences, T tokens, D width, H query heads, K key/value heads, d head width, V vocabulary.
 
-    tokens (B, T) -> embed -> [norm -> attention -> +, norm -> SwiGLU -> +] x layers -> norm -> head -> (B, T, V)
+    tokens (B, T) -> embed -> [norm -> attention -> +, norm -> SwiGLU -> +] x layers -> norm -> head (B, T, V)
 
-Weights stay float32 and every product is computed in `compute_dtype`: a layer casts its weight on use, so that the
-master copy is never rounded and its gradient arrives in float32.
+Weights stay float32 and every product is computed in `compute_dtype`: a layer casts its weight on use, so
+that the master copy is never rounded and its gradient arrives in float32.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.to(self.weight.dtype)
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return (self.weight * wide).to(x.dtype)
+        return F.rms_norm(wide, self.weight.shape, self.weight, self.eps).to(x.dtype)
 
 
 def rotary_tables(length: int, width: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -82,7 +81,8 @@ class Attention(nn.Module):
         k = rotate(self.k_norm(self.k_proj(x).view(heads)).transpose(1, 2), cos, sin)  # (B, K, T, d)
         v = self.v_proj(x).view(heads).transpose(1, 2)  # (B, K, T, d)
         y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
-        return self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
+        attended: Tensor = self.o_proj(y.transpose(1, 2).reshape(B, T, -1))
+        return attended
 
 
 class SwiGLU(nn.Module):
@@ -95,7 +95,8 @@ class SwiGLU(nn.Module):
         self.down_proj = Linear(config.ffn_width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        projected: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return projected
 
 
 class Block(nn.Module):
@@ -110,7 +111,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        fed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return fed
 
 
 class Trunk(nn.Module):
@@ -126,8 +128,8 @@ class Trunk(nn.Module):
 class Qwen3(nn.Module):
     """A language model: `model(tokens)` gives logits, `model.loss(...)` what training minimises.
 
-    `config` and `vocabulary` give the shape, `seed` the initial weights; `compute_dtype` is the precision of the
-    products. Logits are always at least float32.
+    `config` and `vocabulary` give the shape, `seed` the initial weights; `compute_dtype` is the precision of
+    the products. Logits come in the dtype of the weights.
     """
 
     cos: Tensor  # (context, d)
@@ -152,8 +154,8 @@ class Qwen3(nn.Module):
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
-        """Draw every matrix from N(0, 0.02); what writes to the residual stream is scaled by 1 / sqrt(2 layers)."""
-        residual_std = INIT_STD / math.sqrt(2 * self.config.layers)  # GPT-2: the stream's variance stays put
+        """Draw every matrix from N(0, 0.02), those that write to the residual stream from a narrower one."""
+        residual_std = INIT_STD / math.sqrt(2 * self.config.layers)  # GPT-2: keeps the stream's variance
         for name, weight in self.named_parameters():
             if weight.ndim == 2:
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -185,28 +187,32 @@ class Qwen3(nn.Module):
         normalised: Tensor = self.model.norm(x)
         return normalised
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits (..., V) of hidden states (..., D), in the dtype of the weights."""
-        return F.linear(hidden, self.head_weight.to(hidden.dtype)).to(self.head_weight.dtype)
+    def forward(
+        self, tokens: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits (B, T, V) of `tokens` (B, T), in the dtype of the weights.
 
-    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return the logits (B, T, V) of `tokens` (B, T); `documents` (B, T) names the document of each position."""
-        return self.logits(self.hidden(tokens, documents))
+        With `positions` (N,) of the flattened rows only those logits are computed: (1, N, V).
+        """
+        hidden = self.hidden(tokens, documents)
+        if positions is not None:
+            hidden = hidden.flatten(0, 1).index_select(0, positions).unsqueeze(0)
+        return F.linear(hidden, self.head_weight.to(hidden.dtype)).to(self.head_weight.dtype)
 
     def loss(self, tokens: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the summed cross-entropy, in nats, over the positions of `targets` (B, T) that are learned.
 
-        Where the target is -100 nothing is learned and no logits are computed: in chat rows that is most positions,
-        and the head is half of a small model's arithmetic.
+        Where the target is -100 nothing is learned and no logits are computed: in chat rows that is most
+        positions, and the head is nearly half of a small model's arithmetic.
         """
         targets = targets.flatten()
         learned = (targets != IGNORED).nonzero().squeeze(1)
-        hidden = self.hidden(tokens, documents).flatten(0, 1).index_select(0, learned)
-        return F.cross_entropy(self.logits(hidden), targets[learned], reduction="sum")
+        logits = self(tokens, documents, learned).squeeze(0)
+        return F.cross_entropy(logits, targets.index_select(0, learned), reduction="sum")
 
 
 def same_document_mask(documents: Tensor) -> Tensor:
-    """Return the (B, 1, T, T) mask of which position (row) may look at which (column): causal, within a document."""
+    """Return the (B, 1, T, T) mask of which position may look at which: an earlier one of its document."""
     same = documents[:, None, :, None] == documents[:, None, None, :]
     return same & torch.ones(same.shape[-2:], dtype=torch.bool, device=same.device).tril()
 
@@ -214,8 +220,8 @@ def same_document_mask(documents: Tensor) -> Tensor:
 def huggingface_config(config: ModelConfig, vocabulary: int) -> dict[str, Any]:
     """Return the config.json by which transformers and its kin rebuild the model.
 
-    The ids are those of the special tokens, the same in every Mothertongue tokenizer. `rope_parameters` is how
-    transformers 5 spells what older readers find in `rope_theta`.
+    The ids are those of the special tokens, the same in every Mothertongue tokenizer. `rope_parameters` is
+    how transformers 5 spells what older readers find in `rope_theta`.
     """
     return {
         "architectures": ["Qwen3ForCausalLM"],

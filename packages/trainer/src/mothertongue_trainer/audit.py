@@ -1,0 +1,153 @@
+"""A recipe as the arbiter sees it: the run's own model, loss, rows, optimizer and step, and what it declares.
+
+Nothing here is a copy made for the audit; `step.take_step` is the function that the loop repeats.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mothertongue_arbiter.run import Declared
+from mothertongue_trainer.arithmetic import choose_arithmetic
+from mothertongue_trainer.model import IGNORED, Qwen3
+from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
+from mothertongue_trainer.recipe import Recipe, read_recipe
+from mothertongue_trainer.rows import Batch, Rows
+from mothertongue_trainer.step import RowSource, TensorBatch, mean_loss, take_step
+
+BOS, END, FIRST_WORD = 0, 4, 6  # token ids, the same in every Mothertongue tokenizer
+SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
+
+
+class RecipeRun:
+    """The training run of a recipe, with the first `recipe.audit.sequences` rows of each step."""
+
+    def __init__(self, recipe: Recipe, rows: RowSource, model: Qwen3, optimizer: MuonAdamW) -> None:
+        self.recipe = recipe
+        self.rows = rows
+        self.model = model
+        self.optimizer = optimizer
+        training = recipe.training
+        kept = min(recipe.audit.sequences, training.batch_sequences)
+        micro = training.micro_batch_sequences or training.batch_sequences
+        # As many micro-batches as the real step has, as far as the rows go.
+        part = max(1, kept * micro // training.batch_sequences)
+        self.training = dataclasses.replace(training, batch_sequences=kept, micro_batch_sequences=part)
+
+    @property
+    def declared(self) -> Declared:
+        rows, part = self.training.batch_sequences, self.training.micro_batch_sequences or 1
+        return Declared(
+            vocabulary=self.model.vocabulary,
+            isolated_documents=True,
+            supervised="some",
+            must_learn=(END,),
+            accumulation=math.ceil(rows / part),
+            no_weight_decay=("*norm.weight", "*embed_tokens.weight"),
+            warmup_steps=self.training.warmup_steps,
+        )
+
+    def batch(self, step: int) -> TensorBatch:
+        batch = TensorBatch.of(self.rows.batch(step), self.model.head_weight.device)
+        return TensorBatch._make(rows[: self.training.batch_sequences] for rows in batch)
+
+    def micro_batches(self, step: int, rank: int) -> list[TensorBatch]:
+        return list(self.batch(step).split(self.training.micro_batch_sequences or 1))
+
+    def documents(self, step: int, rank: int) -> Tensor:
+        return self.batch(step).documents
+
+    def loss(self, model: Qwen3, batch: TensorBatch) -> Tensor:
+        return mean_loss(model, batch)
+
+    def forward(self, model: Qwen3, batch: TensorBatch) -> Tensor:
+        logits: Tensor = model(batch.tokens, batch.documents)
+        return logits
+
+    def targets(self, batch: TensorBatch) -> Tensor:
+        """Return the labels (1, N) of the learned positions: the loss computes no other logits."""
+        return batch.targets[batch.targets != IGNORED].unsqueeze(0)
+
+    def train_step(self, step: int) -> None:
+        take_step(
+            self.model,
+            self.optimizer,
+            self.batch(step),
+            training=self.training,
+            step=step,
+            steps=self.recipe.steps,
+        )
+
+    def rebuild(self, dtype: torch.dtype | None = None) -> RecipeRun:
+        """Return a fresh run like this one, computing in `dtype`."""
+        compute_dtype = dtype or self.model.compute_dtype
+        fresh = Qwen3(
+            self.model.config, self.model.vocabulary, seed=self.recipe.seed, compute_dtype=compute_dtype
+        )
+        fresh.to(self.model.head_weight.device, dtype)
+        return training_run(self.recipe, self.rows, fresh, build_optimizer(fresh, self.recipe.optimizer))
+
+
+def training_run(recipe: Recipe, rows: RowSource, model: Qwen3, optimizer: MuonAdamW) -> RecipeRun:
+    """Return the run that the arbiter questions: `model` itself, or one of `recipe.audit.layers` layers."""
+    layers = recipe.audit.layers
+    if layers is None or layers == model.config.layers:
+        return RecipeRun(recipe, rows, model, optimizer)
+    config = dataclasses.replace(model.config, layers=layers)
+    shallow = Qwen3(config, model.vocabulary, seed=recipe.seed, compute_dtype=model.compute_dtype)
+    shallow.to(model.head_weight.device)
+    return RecipeRun(recipe, rows, shallow, build_optimizer(shallow, recipe.optimizer))
+
+
+def run_from_recipe(path: Path) -> RecipeRun:
+    """Return the run of the recipe file `path` before its first step.
+
+    Its rows are those of the run folder, or random documents when no tokens have been prepared.
+
+    Raises:
+        RecipeError: the recipe has problems.
+        DataError: the run folder has tokens that do not fit the recipe.
+    """
+    recipe = read_recipe(path)
+    prepared = (recipe.run_folder / "tokens").is_dir()
+    rows = Rows.open(recipe, recipe.run_folder) if prepared else SyntheticRows(recipe)
+    depth = recipe.audit.layers or recipe.model.layers
+    arithmetic = choose_arithmetic(recipe.training.compute_dtype)
+    model = Qwen3(
+        dataclasses.replace(recipe.model, layers=depth),
+        recipe.tokenizer.vocabulary,
+        seed=recipe.seed,
+        compute_dtype=arithmetic.compute_dtype,
+    ).to(arithmetic.device)
+    return RecipeRun(recipe, rows, model, build_optimizer(model, recipe.optimizer))
+
+
+class SyntheticRows:
+    """Rows of random documents, for a recipe whose text has not been prepared: every token is learned."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+
+    @property
+    def steps(self) -> int:
+        return self._recipe.steps
+
+    def batch(self, step: int) -> Batch:
+        """Return the rows of `step`, a pure function of the recipe's seed and `step`."""
+        training, vocabulary = self._recipe.training, self._recipe.tokenizer.vocabulary
+        rng = np.random.default_rng([self._recipe.seed, step])
+        shape = (training.batch_sequences, training.sequence_tokens)
+        tokens = rng.integers(FIRST_WORD, vocabulary, shape)
+        starts = rng.random(shape) < 1 / SYNTHETIC_DOCUMENT_TOKENS
+        starts[:, 0] = True
+        ends = np.roll(starts, -1, axis=1)
+        tokens[ends] = END
+        tokens[starts] = BOS
+        targets = np.where(ends, IGNORED, np.roll(tokens, -1, axis=1))
+        return Batch(tokens=tokens, targets=targets, documents=starts.cumsum(axis=1))
