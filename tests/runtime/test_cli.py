@@ -19,7 +19,7 @@ from mothertongue.command import main
 
 QUESTION = "নদী শব্দের অর্থ কী?"
 COMMANDS = ["chat", "generate", "inspect", "doctor", "bench"]
-MAX_WAIT_S = 60  # for an interactive program on a busy machine
+MAX_WAIT_S = 30  # for an interactive program on a busy machine
 
 
 def run(*arguments: object, text: str | bytes | None = None) -> Result:
@@ -214,19 +214,23 @@ def test_an_answer_stopped_by_hand_does_not_end_the_conversation(capsys: pytest.
     assert capsys.readouterr().out == "so far\n(stopped)\n"
 
 
+def test_bytes_that_are_no_text_do_not_end_the_conversation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = iter([b"\xff", b"/quit"])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines).decode("utf-8"))
+    cli.converse(object())  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "(the terminal sent bytes that are no text)\n"
+
+
 class Terminal:
     """The program at a terminal without colours."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, locale: str, *arguments: str) -> None:
         self.status: tuple[int, int] | None = None
         self.process_id, self.descriptor = pty.fork()
         if self.process_id == 0:
-            environment = os.environ | {
-                "TERM": "dumb",
-                "NO_COLOR": "1",
-                "LC_ALL": "C",
-                "PYTHONIOENCODING": "utf-8:strict",
-            }
+            environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1", "LC_ALL": locale}
             os.execve(sys.executable, [sys.executable, "-m", "mothertongue", *arguments], environment)
 
     def read_until(self, expected: str, *, knock: str = "") -> str:
@@ -256,16 +260,16 @@ class Terminal:
         os.close(self.descriptor)
 
 
-@pytest.fixture
-def terminal(bundle: Path) -> Iterator[Terminal]:
-    terminal = Terminal("chat", str(bundle), "--max-tokens", "3")
+@pytest.fixture(params=["C", "C.UTF-8"])
+def terminal(bundle: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    terminal = Terminal(request.param, "chat", str(bundle), "--max-tokens", "3")
     yield terminal
     terminal.close()
 
 
 def test_a_conversation_at_a_terminal(terminal: Terminal) -> None:
     assert "Chatting with tiny." in terminal.read_until("> ")
-    terminal.type("hello\n")
+    terminal.type("নদী?\n")
     terminal.read_until("(--max-tokens reached)\r\n> ")
     terminal.type("/help\n")
     assert "/reset" in terminal.read_until("\r\n> ")
@@ -274,7 +278,7 @@ def test_a_conversation_at_a_terminal(terminal: Terminal) -> None:
     terminal.type("a" * 200 + "\n")
     terminal.read_until("shorten it)\r\n> ")
     os.write(terminal.descriptor, b"\xff\n")
-    terminal.read_until("(the terminal sent bytes that are no text)\r\n> ")
+    terminal.read_until("UTF-8)\r\n> ")
     terminal.type("/reset\n")
     terminal.read_until("\r\n> ")
     terminal.type("\x04")

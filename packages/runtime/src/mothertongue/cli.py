@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import locale
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -217,8 +218,10 @@ def read_prompt() -> str:
 
 def converse(conversation: Conversation) -> None:
     """Ask and answer at the terminal until the person leaves."""
-    with contextlib.suppress(ImportError):  # Windows has none
-        import readline  # noqa: F401  arrow keys and history for input()
+    # Arrow keys and history for input(). In another locale readline swallows every letter but ASCII's.
+    if locale.getencoding().lower() == "utf-8":
+        with contextlib.suppress(ImportError):  # Windows has none
+            import readline  # noqa: F401
     while True:
         try:
             question = input("> ").strip()
