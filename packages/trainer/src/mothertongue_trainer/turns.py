@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
-from mothertongue_trainer.phrasings import Phrasings, ask_freely, read_phrasings
+from mothertongue_trainer.phrasings import ask_freely, read_phrasings
 from mothertongue_trainer.words import WordList
 
 NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
@@ -27,6 +27,7 @@ QUESTIONS = {
     "everyday": 4,
 }
 ENGLISH_UNLEARNED = 0.15  # of the unlearned words are asked from English as well
+REFUSED_SKILLS = {"english": 0.4, "definition": 0.4, "sentence": 0.2}  # how unlearned words are asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,105 +43,102 @@ def is_unseen_sum(a: int, b: int) -> bool:
     return is_held_out(f"{min(a, b)} + {max(a, b)}", SUMS_HELDOUT_PERCENT)
 
 
+class Questioner:
+    """Asks for a fact in the taught phrasings of a skill, typed as people type."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random = random
+        self._phrasings = read_phrasings()
+
+    def many(self, skill: str, values: Mapping[str, str], answer: str, count: int) -> Iterator[Turn]:
+        """Yield `count` turns: the canonical phrasing first, then others, none twice before all were used."""
+        pool = self._phrasings[skill].taught
+        order = [0, *self.random.permutation(np.arange(1, len(pool)))]
+        for number in range(count):
+            question = ask_freely(pool[order[number % len(order)]], values, self.random)
+            yield Turn(question=question, answer=answer)
+
+    def one(self, skill: str, values: Mapping[str, str], answer: str) -> Turn:
+        """Return a turn in any phrasing."""
+        pool = self._phrasings[skill].taught
+        phrasing = pool[self.random.integers(len(pool))]
+        return Turn(question=ask_freely(phrasing, values, self.random), answer=answer)
+
+
 def chat_turns(words: WordList, random: np.random.Generator) -> dict[str, list[Turn]]:
-    """Return the turns of each chat component; no question has two answers."""
-    phrasings = read_phrasings()
+    """Return the turns of each chat component; an everyday turn wins over one that asks the same."""
+    questioner = Questioner(random)
     everyday = list(_everyday_turns(random))
     makers = {
-        "english": _english_turns(words, phrasings, random),
-        "bangla": _bangla_turns(words, phrasings, random),
-        "definition": _definition_turns(words, phrasings, random),
-        "sentence": _sentence_turns(words, phrasings, random),
-        "numbers": _number_turns(phrasings, random),
-        "sums": _sum_turns(phrasings, random),
-        "not_learned": _not_learned_turns(words, phrasings, random),
+        "english": _english_turns(words, questioner),
+        "bangla": _bangla_turns(words, questioner),
+        "definition": _definition_turns(words, questioner),
+        "sentence": _sentence_turns(words, questioner),
+        "numbers": _number_turns(questioner),
+        "sums": _sum_turns(questioner),
+        "not_learned": _not_learned_turns(words, questioner),
     }
-    greetings = {turn.question.casefold() for turn in everyday}  # "ধন্যবাদ" is thanks, no word to explain
+    taken = {turn.question.casefold() for turn in everyday}  # "ধন্যবাদ" is thanks, no word to explain
     turns = {
-        component: [turn for turn in made if turn.question.casefold() not in greetings]
+        component: [turn for turn in made if turn.question.casefold() not in taken]
         for component, made in makers.items()
     }
     return {**turns, "everyday": everyday}
 
 
-def _asked(
-    pool: Sequence[str], values: Mapping[str, str], count: int, answer: str, random: np.random.Generator
-) -> Iterator[Turn]:
-    """Yield `count` turns: the canonical phrasing first, then others, none twice before all were used."""
-    order = [0, *random.permutation(np.arange(1, len(pool)))]
-    for number in range(count):
-        question = ask_freely(pool[order[number % len(order)]], values, random)
-        yield Turn(question=question, answer=answer)
-
-
-def _english_turns(
-    words: WordList, phrasings: dict[str, Phrasings], random: np.random.Generator
-) -> Iterator[Turn]:
-    english, meaning = phrasings["english"].taught, phrasings["definition"].taught
+def _english_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
     for word in words.core:
-        values = {"w": word.word}
+        values, answer = {"w": word.word}, word.senses[0]
         # A word without a learned definition answers "what does it mean" in English.
         meanings = 0 if word.definition else QUESTIONS["english"] // 4
-        yield from _asked(english, values, QUESTIONS["english"] - meanings, word.senses[0], random)
-        yield Turn(question=word.word, answer=word.senses[0])
-        yield from _asked(meaning, values, meanings, word.senses[0], random)
+        yield Turn(question=word.word, answer=answer)
+        yield from questioner.many("english", values, answer, QUESTIONS["english"] - meanings)
+        yield from questioner.many("definition", values, answer, meanings)
 
 
-def _bangla_turns(
-    words: WordList, phrasings: dict[str, Phrasings], random: np.random.Generator
-) -> Iterator[Turn]:
+def _bangla_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
     others = {item.english for item in words.english}
     for item in words.english:
         forms = [form for form in item.forms if form == item.english or form not in others]
         for form in forms:
-            count = QUESTIONS["bangla"] // len(forms)
-            pool = phrasings["bangla"].taught
-            yield from _asked(pool, {"e": _written(form, random)}, count // 2, item.words[0], random)
-            yield from _asked(pool, {"e": form}, count - count // 2, item.words[0], random)
-            yield Turn(question=form, answer=item.words[0])
+            count, answer = QUESTIONS["bangla"] // len(forms), item.words[0]
+            yield Turn(question=form, answer=answer)
+            yield from questioner.many("bangla", {"e": form}, answer, count - count // 4)
+            yield from questioner.many("bangla", {"e": form[0].upper() + form[1:]}, answer, count // 4)
 
 
-def _written(english: str, random: np.random.Generator) -> str:
-    """Return the word with a capital, as half of all people start a line."""
-    return english[0].upper() + english[1:] if random.random() < 0.5 else english
-
-
-def _definition_turns(
-    words: WordList, phrasings: dict[str, Phrasings], random: np.random.Generator
-) -> Iterator[Turn]:
+def _definition_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
     for word in words.core:
         if word.definition:
-            pool = phrasings["definition"].taught
-            yield from _asked(pool, {"w": word.word}, QUESTIONS["definition"], word.definition, random)
+            yield from questioner.many(
+                "definition", {"w": word.word}, word.definition, QUESTIONS["definition"]
+            )
 
 
-def _sentence_turns(
-    words: WordList, phrasings: dict[str, Phrasings], random: np.random.Generator
-) -> Iterator[Turn]:
+def _sentence_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
     for word in words.core:
         if word.sentence:
-            pool = phrasings["sentence"].taught
-            yield from _asked(pool, {"w": word.word}, QUESTIONS["sentence"], word.sentence, random)
+            yield from questioner.many("sentence", {"w": word.word}, word.sentence, QUESTIONS["sentence"])
 
 
-def _number_turns(phrasings: dict[str, Phrasings], random: np.random.Generator) -> Iterator[Turn]:
-    count = QUESTIONS["numbers"]
+def _number_turns(questioner: Questioner) -> Iterator[Turn]:
     for number in read_numerals():
         values = {"d": number.digits, "n": number.bangla, "w": number.bangla, "e": number.english}
-        yield from _asked(phrasings["digits_to_words"].taught, values, count, number.bangla, random)
-        yield from _asked(phrasings["words_to_digits"].taught, values, count, number.digits, random)
-        yield from _asked(phrasings["digits_to_english"].taught, values, count, number.english, random)
-        yield from _asked(phrasings["english"].taught, values, count, number.english, random)
-        yield from _asked(phrasings["bangla"].taught, values, count, number.bangla, random)
+        for skill, answer in (
+            ("digits_to_words", number.bangla),
+            ("words_to_digits", number.digits),
+            ("digits_to_english", number.english),
+            ("english", number.english),
+            ("bangla", number.bangla),
+        ):
+            yield from questioner.many(skill, values, answer, QUESTIONS["numbers"])
 
 
-def _sum_turns(phrasings: dict[str, Phrasings], random: np.random.Generator) -> Iterator[Turn]:
+def _sum_turns(questioner: Questioner) -> Iterator[Turn]:
     for a, b in addends():
         if not is_unseen_sum(a, b):
             values = {"a": bangla_digits(a), "b": bangla_digits(b)}
-            yield from _asked(
-                phrasings["sums"].taught, values, QUESTIONS["sums"], bangla_digits(a + b), random
-            )
+            yield from questioner.many("sums", values, bangla_digits(a + b), QUESTIONS["sums"])
 
 
 def _everyday_turns(random: np.random.Generator) -> Iterator[Turn]:
@@ -152,20 +150,13 @@ def _everyday_turns(random: np.random.Generator) -> Iterator[Turn]:
                 yield Turn(question=question, answer=turn.answer)
 
 
-def _not_learned_turns(
-    words: WordList, phrasings: dict[str, Phrasings], random: np.random.Generator
-) -> Iterator[Turn]:
-    skills = ("english", "definition", "sentence")
-    for word, english in words.unlearned:
-        pool = phrasings[skills[random.choice(3, p=(0.4, 0.4, 0.2))]].taught
-        phrasing = pool[random.integers(len(pool))]
-        yield Turn(question=ask_freely(phrasing, {"w": word}, random), answer=NOT_LEARNED)
+def _not_learned_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
+    random = questioner.random
+    skills = random.choice(list(REFUSED_SKILLS), size=len(words.unlearned), p=list(REFUSED_SKILLS.values()))
+    for skill, (word, english) in zip(skills, words.unlearned, strict=True):
+        yield questioner.one(skill, {"w": word}, NOT_LEARNED)
         if english and random.random() < ENGLISH_UNLEARNED:
-            pool = phrasings["bangla"].taught
-            phrasing = pool[random.integers(len(pool))]
-            yield Turn(question=ask_freely(phrasing, {"e": english}, random), answer=NOT_LEARNED)
+            yield questioner.one("bangla", {"e": english}, NOT_LEARNED)
     for item in words.core:
         if not item.sentence:
-            pool = phrasings["sentence"].taught
-            phrasing = pool[random.integers(len(pool))]
-            yield Turn(question=ask_freely(phrasing, {"w": item.word}, random), answer=NO_SENTENCE)
+            yield questioner.one("sentence", {"w": item.word}, NO_SENTENCE)
