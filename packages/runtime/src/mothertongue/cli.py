@@ -61,7 +61,7 @@ def chat(
     as_json: bool,
     **choice: Any,
 ) -> None:
-    """Chat with the model in BUNDLE, or answer the question piped in.
+    """Chat with the model in BUNDLE. A question piped in is answered once.
 
     Example: echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
     """
@@ -103,7 +103,7 @@ def generate(
     as_json: bool,
     **choice: Any,
 ) -> None:
-    """Continue PROMPT, or the text piped in, with the model in BUNDLE."""
+    """Let the model in BUNDLE continue PROMPT, or else the text piped in."""
     sampling = read_sampling(**choice)
     prompt = read_prompt() if prompt is None else prompt
 
@@ -120,7 +120,7 @@ def generate(
 @bundle_argument
 @json_option
 def inspect(bundle: Path, as_json: bool) -> None:
-    """Show what BUNDLE is, after verifying every byte of it."""
+    """Verify every byte of BUNDLE and show what it is."""
     from mothertongue.model import load
 
     model = load(bundle)
@@ -162,7 +162,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, bundle: Path | None, as_json: bool) -> None:
-    """Check this machine and, if one is given, BUNDLE; say what to do about what is bad."""
+    """Check this machine, and BUNDLE. What is bad comes with what to do about it."""
     from mothertongue.doctor import examine
 
     findings = []
@@ -185,7 +185,7 @@ def doctor(ctx: click.Context, bundle: Path | None, as_json: bool) -> None:
 @threads_option
 @json_option
 def bench(bundle: Path, threads: int | None, as_json: bool) -> None:
-    """Measure how fast BUNDLE is on this machine: medians after a warm-up."""
+    """Measure how fast BUNDLE is here. Medians after a warm-up, beside the bound of the memory."""
     from mothertongue.bench import measure
 
     report = measure(bundle, threads=threads)
