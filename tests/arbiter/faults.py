@@ -1,6 +1,6 @@
 """Faults as data: how each is put into a sound run, and which checks have to see it.
 
-The letters are those of the catalogue that these faults come from: C Candle, B Burn; a severed, b wrong, c optimizer,
+Prefixes: candle and burn, defects of those frameworks in torch form; a severed, b wrong, c optimizer,
 d labels, e normalisation, f forward.
 """
 
@@ -43,7 +43,7 @@ def fault(*caught_by: str, run: Callable[[], ZooRun] = ZooRun) -> Callable[[Call
 
 
 def replaced_backward(forward: Callable, backward: Callable) -> Callable:
-    """An operation whose backward is `backward(gradient, *inputs)`, a tuple with one gradient for each tensor."""
+    """An operation whose backward is `backward(gradient, *inputs)`, one gradient for each tensor."""
 
     class Replaced(torch.autograd.Function):
         @staticmethod
@@ -72,31 +72,31 @@ def altered_gradient(forward: Callable, alter: Callable) -> Callable:
     return replaced_backward(forward, backward)
 
 
-# Candle: absence
+# Candle: the gradient is absent.
 
 
 @fault("gradient presence")
-def C1_rms_norm_without_backward(run):
+def candle1_rms_norm_without_backward(run):
     run.model.operations.norm = lambda x, gain: rms_norm(x, gain).detach()
 
 
 @fault("gradient presence")
-def C2_layer_norm_without_backward(run):
+def candle2_layer_norm_without_backward(run):
     run.model.operations.norm = lambda x, gain: F.layer_norm(x, x.shape[-1:], gain).detach()
 
 
 @fault("gradient presence")
-def C3_softmax_without_backward(run):
+def candle3_softmax_without_backward(run):
     run.model.operations.softmax = lambda scores: scores.softmax(-1).detach()
 
 
 @fault("gradient presence")
-def C4_rope_without_backward(run):
+def candle4_rope_without_backward(run):
     run.model.operations.rope = lambda x, angle: rotate(x, angle).detach()
 
 
 @fault("gradient handed over")
-def C5_optimizer_skips_what_has_no_gradient(run):
+def candle5_optimizer_skips_what_has_no_gradient(run):
     accumulate = run.accumulate
 
     def losing(step):
@@ -107,32 +107,32 @@ def C5_optimizer_skips_what_has_no_gradient(run):
 
 
 @fault("movement")
-def C6_bfloat16_weights_without_master(run):
+def candle6_bfloat16_weights_without_master(run):
     run.model.to(torch.bfloat16)
     run.make_optimizer()
 
 
-# Burn: values
+# Burn: the gradient is there and wrong.
 
 
 @fault("gradient values")
-def B1_gate_backward_forgets_a_term(run):
+def burn1_gate_backward_forgets_a_term(run):
     run.model.operations.gate = replaced_backward(F.silu, lambda g, x: (g * x.sigmoid(),))
 
 
 @fault("gradient values")
-def B3_one_head_scaled(run):
+def burn3_one_head_scaled(run):
     scale = torch.tensor([0.5] + [1.0] * (HEADS - 1)).view(1, HEADS, 1, 1)
     run.model.operations.heads_out = altered_gradient(lambda x: x * 1, lambda g: g * scale)
 
 
 @fault("independent rows")
-def B4_later_rows_wrong(run):
+def burn4_later_rows_wrong(run):
     run.model.operations.block_out = lambda x: torch.cat([x[:1], x[1:] + 1e-2 * x[:-1]])
 
 
 @fault("gradient values")
-def B7_scatter_overwrites(run):
+def burn7_scatter_overwrites(run):
     def backward(gradient, ids, weight):
         found = torch.zeros_like(weight)
         found[ids.flatten()] = gradient.flatten(0, 1)  # the last of several equal tokens wins
@@ -141,7 +141,7 @@ def B7_scatter_overwrites(run):
     run.model.operations.embed = replaced_backward(F.embedding, backward)
 
 
-# a: severed
+# Severed, in other ways.
 
 
 @fault("gradient presence", run=lambda: ZooRun(tied=False))
@@ -164,7 +164,7 @@ def a9_nan_from_the_untaken_branch(run):
     run.model.operations.block_out = lambda x: torch.where(x.abs() >= 0, x, (x - x).sqrt())
 
 
-# b: wrong
+# Wrong, in other ways.
 
 
 @fault("gradient values")
@@ -235,7 +235,7 @@ def b13_every_second_backward_loses_a_row(run):
     run.model.blocks[1].up.weight.register_hook(racing)
 
 
-# c: optimizer
+# The optimizer.
 
 
 @fault("optimizer coverage", "movement")
@@ -267,7 +267,7 @@ def c12_tie_lost(run):
     run.make_optimizer()
 
 
-# d: labels
+# Labels and masks.
 
 
 def with_targets(run, change):
@@ -304,7 +304,7 @@ def d7_attention_crosses_documents(run):
     run.model.operations.mask = lambda documents: causal_mask(torch.zeros_like(documents))
 
 
-# e: normalisation
+# Normalisation and accumulation.
 
 
 @fault("gradient handed over", "step weights", run=lambda: ZooRun(accumulation=2))
@@ -351,7 +351,7 @@ def e4_mean_of_row_means(run):
     run.loss = loss
 
 
-# f: forward
+# The forward pass.
 
 
 @fault("labels")

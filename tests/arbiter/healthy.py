@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from mothertongue_arbiter import Declared
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from zoo import LEARNING_RATE, VOCABULARY, ZooRun
+
+from mothertongue_arbiter import Declared
 
 HEALTHY: dict[str, Callable[[], ZooRun]] = {}
 

@@ -1,5 +1,6 @@
 import pytest
 from faults import FAULTS
+
 from mothertongue_arbiter import Verdict, audit
 
 

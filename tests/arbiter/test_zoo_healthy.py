@@ -1,8 +1,9 @@
 import pytest
 import torch
 from healthy import HEALTHY
-from mothertongue_arbiter import Verdict, audit
 from zoo import ZooRun
+
+from mothertongue_arbiter import Verdict, audit
 
 
 @pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY.keys())

@@ -1,16 +1,17 @@
 """The subject of the fault zoo: a tiny Llama-shaped byte model, its data, and its training step, all sound.
 
-Each operation of the model is an attribute of `Operations`, and each part of a step a method of `ZooRun`, so that a
-fault is one replaced attribute. The faults are in faults.py, the healthy variants in healthy.py.
+Each operation of the model is an attribute of `Operations`, each part of a step a method of `ZooRun`, so that
+a fault is one replaced attribute. The faults are in faults.py, the healthy variants in healthy.py.
 """
 
 import math
 from dataclasses import dataclass, field
 
 import torch
-from mothertongue_arbiter import Declared
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from mothertongue_arbiter import Declared
 
 END_OF_TEXT = 1
 VOCABULARY, WIDTH, LAYERS, HEADS, KV_HEADS, FFN = 48, 32, 2, 4, 2, 48
@@ -123,7 +124,7 @@ class ByteModel(nn.Module):
 
 @dataclass
 class ZooRun:
-    """A whole training run, as a user would write one, with every optional member that the arbiter can use."""
+    """A whole training run, as a user would write one, with every member that the arbiter can use."""
 
     tied: bool = True
     dropout: float = 0.0

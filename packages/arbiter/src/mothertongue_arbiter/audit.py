@@ -23,8 +23,8 @@ class Options:
 def audit(run: TrainingRun, *, step: int = 0, options: Options = Options()) -> Certificate:
     """Return the certificate of `run` at optimizer step `step`. The run is left exactly as it was.
 
-    A tensor that cannot learn at step 0 is forgiven (a zero-initialised projection); audited after some steps, it
-    must be declared `conditional`.
+    A tensor that cannot learn at step 0 is forgiven (a zero-initialised projection); audited after some
+    steps, it must be declared `conditional`.
 
     Raises:
         ArbiterError: `run` lacks a required member, or its model or loss cannot be used at all.

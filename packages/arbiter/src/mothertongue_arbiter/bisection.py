@@ -21,8 +21,9 @@ def locate(
 ) -> Culprits:
     """Return the names at fault, given an oracle that judges a group.
 
-    `names` is in forward order. The half nearer the loss is searched first: a broken operation makes every tensor
-    upstream of it wrong, so the *last* wrong tensor in forward order sits right before the operation.
+    `names` is in forward order. The half nearer the loss is searched first: a broken operation makes every
+    tensor upstream of it wrong, so the *last* wrong tensor in forward order sits right before the
+    operation.
     """
     found: list[str] = []
     pending = [list(names)]

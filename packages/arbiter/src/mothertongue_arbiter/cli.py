@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
 
 
+class BadInput(click.ClickException):
+    """What was handed over cannot be audited: one line, exit code 2."""
+
+    exit_code = 2
+
+
 @click.command()
 @click.argument("target", metavar="TARGET")
 @click.option(
@@ -52,9 +58,7 @@ def audit(
             else:
                 certificate = _of_run(target, is_function, step, progress)
     except ArbiterError as error:
-        exception = click.ClickException(str(error))
-        exception.exit_code = error.exit_code
-        raise exception from error
+        raise BadInput(str(error)) from error
     if out is not None:
         certificate.write(out)
     _show(certificate, as_json)

@@ -1,8 +1,9 @@
 """The witness that does not use autograd: what the loss does when the parameters are moved a little.
 
-The slope of the loss along a direction is measured twice, with a step of epsilon and of epsilon/10, and extrapolated
-(Richardson). What the two disagree about, and how far the loss repeats itself, is the uncertainty. A judgement needs a
-signal of at least `SIGNAL_TO_NOISE` times that; else the answer is INCONCLUSIVE, and no tolerance is loosened.
+The slope of the loss along a direction is measured twice, with a step of epsilon and of epsilon/10, and
+extrapolated (Richardson). What the two disagree about, and how far the loss repeats itself, is the
+uncertainty. A judgement needs a signal of at least `SIGNAL_TO_NOISE` times that; else the answer is
+INCONCLUSIVE, and no tolerance is loosened.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def measure(witness: Witness, direction: Direction, floor: Floor) -> Measurement
 
 
 def disagrees(witness: Witness, direction: Direction, floor: Floor) -> bool:
-    """Tell quickly whether gradient and loss disagree: for the search after a full measurement has said so."""
+    """Tell quickly whether gradient and loss disagree, once a full measurement has shown a fault."""
     predicted, typical = witness.slope(direction)
     measured = (witness.loss_at(direction, QUICK) - witness.loss_at(direction, -QUICK)) / (2 * QUICK)
     scale = max(typical, abs(measured))
@@ -135,7 +136,7 @@ def disagrees(witness: Witness, direction: Direction, floor: Floor) -> bool:
 
 
 def _slopes(loss_at: Callable[[float], float], epsilon: float) -> tuple[tuple[float, float], Sequence[float]]:
-    """Return the central differences of step `epsilon` and `epsilon / 10`, and the losses they are made of."""
+    """Return the slopes by steps of `epsilon` and `epsilon / 10`, and the losses behind them."""
     steps = (epsilon, -epsilon, epsilon / 10, -epsilon / 10)
     losses = [loss_at(step) for step in steps]
     return (

@@ -2,12 +2,14 @@
 
 Every element of a tensor gets a sign. With 64-bit arithmetic that wraps,
 
-    mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9;  z ^= z >> 27;  z *= 0x94D049BB133111EB;  return z ^ (z >> 31)
+    mix(z):  z ^= z >> 30;  z *= 0xBF58476D1CE4E5B9
+             z ^= z >> 27;  z *= 0x94D049BB133111EB
+             return z ^ (z >> 31)
     key    = mix(seed) ^ crc32(name as UTF-8)
     sign_i = +1 if the top bit of mix(key + (i + 1) * 0x9E3779B97F4A7C15) is 0, else -1
 
-where i counts the elements in row-major order from 0. This is the (i + 1)-th output of SplitMix64 (Steele, Lea and
-Flood, 2014) seeded with `key`. Test vectors stand in docs/frame-format.md.
+where i counts the elements in row-major order from 0. This is the (i + 1)-th output of SplitMix64 (Steele,
+Lea and Flood, 2014) seeded with `key`. Test vectors stand in docs/frame-format.md.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ SMALLEST_SCALE = 2.0**-7  # a tensor that starts at zero must be pushed too
 class Direction:
     """A step of each tensor in `scales`; tensors that are not named stay where they are.
 
-    `along` says which way: `signs`, ±1 times the scale; `zeros`, the same but only where the gradient is exactly
-    zero; `gradient`, the gradient itself, stretched to that root mean square.
+    `along` says which way: `signs`, ±1 times the scale; `zeros`, the same but only where the gradient is
+    exactly zero; `gradient`, the gradient itself, stretched to that root mean square.
     """
 
     seed: int

@@ -35,8 +35,9 @@ class FrameTensor:
 class Frame:
     """The tensors of a model in forward order, and one gradient of its loss.
 
-    `arrays` maps `param/NAME` and `grad/NAME` to values. A trainable tensor without `grad/NAME` got no gradient, which
-    is not the same as a gradient of zeros. Read from a file, an array is loaded each time it is asked for.
+    `arrays` maps `param/NAME` and `grad/NAME` to values. A trainable tensor without `grad/NAME` got no
+    gradient, which is not the same as a gradient of zeros. Read from a file, an array is loaded each time
+    it is asked for.
     """
 
     tensors: tuple[FrameTensor, ...]
@@ -49,20 +50,21 @@ class Frame:
 
     def gradient(self, name: str) -> NDArray[Any] | None:
         """Return the gradient of `name`; None when the framework returned none."""
-        key = f"grad/{name}"
-        return self.arrays[key] if key in self.arrays else None
+        return self.arrays.get(f"grad/{name}")
 
 
 class StoredArrays(Mapping[str, NDArray[Any]]):
     """The arrays of a safetensors file, one at a time: a frame may be larger than the memory."""
 
     def __init__(self, path: Path) -> None:
-        self._file = safe_open(path, framework="numpy")
+        file: Any = safe_open(path, framework="numpy")
+        self._file = file
         self._names = frozenset(self._file.keys())
 
     @property
     def metadata(self) -> dict[str, str]:
-        return self._file.metadata() or {}
+        metadata: dict[str, str] = self._file.metadata() or {}
+        return metadata
 
     def description(self, name: str) -> tuple[tuple[int, ...], str]:
         """Return shape and dtype of an array without loading it."""

@@ -11,12 +11,16 @@ from mothertongue_arbiter.difference import Floor, Measurement, Witness, disagre
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
 
+LARGEST_NOISE = 1e-9  # relative; a loss that repeats no better cannot tell a small derivative from none
 LARGEST_LOSS_ERROR = 1e-6  # relative; a frame may state its loss in float32
 SHOWN = 6  # findings that the one line of evidence names
 
 
 class Judge:
-    """Asks one witness about its gradients. `step` 0 forgives tensors that cannot learn yet, a later one does not."""
+    """Asks one witness about its gradients.
+
+    At step 0 a tensor that cannot learn yet is forgiven, later it is not.
+    """
 
     def __init__(
         self, witness: Witness, declared: Declared, *, step: int, random_directions: int = 2
@@ -140,7 +144,7 @@ class Judge:
         return Check(
             name="gradient values",
             verdict=Verdict.FAIL,
-            evidence=f"relative error {measurement.relative_error:.1e}: {count} of {len(alive)} tensors wrong, "
+            evidence=f"relative error {measurement.relative_error:.1e}, {count} of {len(alive)} tensors; "
             f"nearest the loss: {named(names)}",
             cause=f"a wrong backward {between}",
             findings=tuple(_finding(name, TensorVerdict.WRONG) for name in names),
@@ -175,7 +179,10 @@ class Judge:
     def _unless_silent(self, failed: bool, *, asked: bool) -> Verdict:
         if failed:
             return Verdict.FAIL
-        return Verdict.INCONCLUSIVE if asked and self.floor.single_precision else Verdict.PASS
+        blind = self.floor.single_precision or self.floor.noise > LARGEST_NOISE * max(
+            abs(self.floor.loss), 1.0
+        )
+        return Verdict.INCONCLUSIVE if asked and blind else Verdict.PASS
 
     def _doubt(self, measurements: list[Measurement]) -> str:
         if any(one.single_precision for one in measurements):

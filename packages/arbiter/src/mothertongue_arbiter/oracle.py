@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import selectors
 import shlex
@@ -20,8 +21,8 @@ LONGEST_ANSWER_BYTES = 65_536
 class LossOracle:
     """A running oracle process. Use it as a context manager; it ends with the block.
 
-    A question is `{"seed": int, "steps": {"NAME": step, ...}}`: add step * sign to every element of the tensor NAME,
-    answer `{"loss": number}`, and go back. No steps: the loss where it stands.
+    A question is `{"seed": int, "steps": {"NAME": step, ...}}`: add step * sign to every element of the
+    tensor NAME, answer `{"loss": number}`, and go back. No steps: the loss where it stands.
     """
 
     def __init__(self, command: str, *, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> None:
@@ -45,10 +46,8 @@ class LossOracle:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):  # what it had not read when it died
                 pipe.close()
-            except BrokenPipeError:
-                pass  # what it had not read when it died
 
     def loss(self, seed: int, steps: Mapping[str, float]) -> float:
         """Return the loss with the parameters moved.

@@ -1,21 +1,21 @@
 """What a training program hands over to be audited: a `TrainingRun`.
 
-`model`, `loss` and `batch` are required. Each further member unlocks checks, and what is missing is listed under
-`not_run` with its reason:
+`model`, `loss` and `batch` are required. Each further member unlocks checks, and what is missing is listed
+under `not_run` with its reason:
 
-forward(model, batch)        logits (B, T, V): causality, independence of rows and documents
-targets(batch)               (B, T) label of each position, negative where it has none: exact labels
-documents(step, rank)        (B, T) number of the document of each token of `batch(step)`: isolation
-micro_batches(step, rank)    the batches of one optimizer step, together `batch(step)`: accumulation
-optimizer                    an object, or a list of them, with `param_groups` and `step()`: coverage
-train_step(step)             the whole step on `model`, as the program does it: what moved, which gradient
-checkpoint(), resume(state)  everything that a step changes, and its restoration
-rebuild(dtype)               a fresh run of its own, `None` for its usual dtype: where the destructive tests go
-eval_batches(i)              the i-th held-out batch (read by no check yet)
-declared                     what the author believes, a `Declared`
+    forward(model, batch)        logits (B, T, V): causality, independence of rows and documents
+    targets(batch)               (B, T) label of each position, negative where it has none: exact labels
+    documents(step, rank)        (B, T) number of the document of each token of `batch(step)`: isolation
+    micro_batches(step, rank)    the batches of one optimizer step, together `batch(step)`: accumulation
+    optimizer                    an object, or a list of them, with `param_groups` and `step()`: coverage
+    train_step(step)             the whole step on `model` and `batch(step)`: what moves, which gradient
+    checkpoint(), resume(state)  everything that a step changes, and its restoration after the audit
+    declared                     what the author believes, a `Declared`
 
-A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`, else the
-first integer tensor with two dimensions.
+`rebuild(dtype)`, a fresh run, and `eval_batches(i)` belong to the protocol, and no check reads them yet.
+
+A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`,
+else the first integer tensor with two dimensions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class TrainingRun(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What the author believes. A name is one of `model.named_parameters()`, or a pattern: `*.norm.weight`."""
+    """What the author believes.
+
+    A name is one of `model.named_parameters()`, or a pattern such as `*.norm.weight`.
+    """
 
     vocabulary: int | None = None  # default: the last dimension of the logits
     causal: bool = True

@@ -50,11 +50,17 @@ def run_from_function(target: str) -> TrainingRun:
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     sys.path.insert(0, str(path.parent))  # the user's file may import its neighbours
-    spec.loader.exec_module(module)
-    make = getattr(module, function, None)
-    if not callable(make):
-        raise ArbiterError(f"{path}: no function {function!r}")
-    return _checked(make(), target)
+    try:
+        spec.loader.exec_module(module)
+        make = getattr(module, function, None)
+        if not callable(make):
+            raise ArbiterError(f"{path}: no function {function!r}")
+        run = make()
+    except (Exception, SystemExit) as error:  # whatever the user's file does wrong is the finding
+        if isinstance(error, ArbiterError):
+            raise
+        raise ArbiterError(f"{target}: {type(error).__name__}: {error}") from error
+    return _checked(run, target)
 
 
 def _checked(run: Any, source: str) -> TrainingRun:

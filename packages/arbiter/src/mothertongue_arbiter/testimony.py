@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import numpy as np
 
-from mothertongue_arbiter.certificate import Certificate, Check, NotRun
+from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
 from mothertongue_arbiter.direction import Direction, scale_of, signs
 from mothertongue_arbiter.frame import Frame
 from mothertongue_arbiter.judgement import Judge
@@ -67,7 +67,7 @@ def audit_frame(
     seed: int = 0,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Certificate:
-    """Return the certificate of one backward pass. Without an oracle only presence and finiteness can be reported.
+    """Return the certificate of one backward pass; without an oracle, finiteness is all that can be judged.
 
     Raises:
         ArbiterError: the oracle died, hung or answered nonsense.
@@ -84,7 +84,7 @@ def audit_frame(
         questions |= {
             "loss of the oracle": lambda: judge.same_loss(frame.loss),
             "gradient presence": judge.presence,
-            "gradient values": lambda: judge.values(along_itself=False),
+            "gradient values": lambda: _unless_single(frame, judge.values(along_itself=False)),
         }
     checks = []
     for name, question in questions.items():
@@ -101,3 +101,13 @@ def audit_frame(
         seeds={"directions": seed},
         versions={"mothertongue-arbiter": version("mothertongue-arbiter")},
     )
+
+
+def _unless_single(frame: Frame, check: Check) -> Check:
+    """A float32 gradient can be proved wrong, never right."""
+    gradients = [frame.gradient(tensor.name) for tensor in frame.tensors if tensor.trainable]
+    exact = all(gradient is None or gradient.dtype == np.float64 for gradient in gradients)
+    if exact or check.verdict != Verdict.PASS:
+        return check
+    evidence = f"{check.evidence}; but the frame holds float32 gradients: write it in float64"
+    return replace(check, verdict=Verdict.INCONCLUSIVE, evidence=evidence)

@@ -34,6 +34,6 @@ def _summary(certificate: Certificate) -> Text:
     verdict = certificate.verdict
     return Text.assemble(
         (str(verdict), STYLES[verdict]),
-        f" at step {certificate.step}: {len(certificate.checks)} checks of {len(certificate.shapes)} tensors in "
-        f"{certificate.seconds:.1f} s, {len(certificate.not_run)} not run",
+        f" at step {certificate.step}: {len(certificate.checks)} checks of {len(certificate.shapes)} tensors "
+        f"in {certificate.seconds:.1f} s, {len(certificate.not_run)} not run",
     )

@@ -32,7 +32,7 @@ def accumulation(subject: ExactSubject) -> Check:
     return Check(
         name="accumulation",
         verdict=Verdict.FAIL if bad else Verdict.PASS,
-        evidence=f"{len(parts)} micro-batches give another gradient than their batch, off by {worst:.1e}: {named(bad)}"
+        evidence=f"{len(parts)} micro-batches are not their batch, gradients {worst:.1e} apart: {named(bad)}"
         if bad
         else f"{len(parts)} micro-batches give the gradient of the whole batch ({worst:.1e})",
         cause="a mean of micro-batch means where token counts differ, or dropped rows" if bad else "",

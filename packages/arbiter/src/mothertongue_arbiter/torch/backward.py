@@ -76,7 +76,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 def distance(gradients: Mapping[str, Tensor | None], others: Mapping[str, Tensor | None], name: str) -> float:
-    """Return the distance of two gradients of one tensor, relative to the second; absent ones count as zero."""
+    """Return how far a gradient of `name` is from another, relative to the other; absent counts as zero."""
     one, other = gradients[name], others[name]
     if one is None and other is None:
         return 0.0

@@ -60,7 +60,8 @@ def other_ids(ids: Tensor) -> Tensor:
     """Return, for each token, another token that occurs in the same batch, so that no id is out of range."""
     known = torch.unique(ids)
     positions = torch.searchsorted(known, ids)
-    return known[(positions + 1) % len(known)]
+    others: Tensor = known[(positions + 1) % len(known)]
+    return others
 
 
 def _is_ids(tensor: Tensor) -> bool:

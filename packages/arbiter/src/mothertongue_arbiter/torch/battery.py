@@ -88,7 +88,7 @@ class Ledger:
         except Unavailable as reason:
             self.not_run.append(NotRun(name=name, reason=str(reason)))
             return
-        except (ArbiterError, RuntimeError, IndexError, TypeError, ValueError) as error:
+        except Exception as error:  # the audited program may raise anything; that is an answer too
             answer = _unanswered(name, error)
         self.checks.append(replace(answer, name=name, seconds=round(time.perf_counter() - begin, 3)))
 
@@ -97,7 +97,9 @@ def _own_backward(subject: Subject) -> Backward:
     """Return the gradient of the run as it is; a program that fails here fails in training too."""
     try:
         return subject.own
-    except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except ArbiterError:
+        raise
+    except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
         raise ArbiterError(
             f"loss: {type(error).__name__}: {first_line}; it must run before it is audited"
@@ -132,7 +134,7 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
     with true_float64(subject.run.model) as mode:
         try:
             exact = ExactSubject(subject, mode)
-        except (ArbiterError, RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:
             reason = ArbiterError(f"float64 is impossible here: {error}")
             for name in checks:
                 ledger.checks.append(_unanswered(name, reason))

@@ -141,7 +141,7 @@ def _missed(subject: ExactSubject, expected: Tensor, missed: Tensor, must: Tenso
 
 
 def _unlearned(subject: ExactSubject, expected: Tensor, xray: Xray) -> list[int]:
-    occurring = set(subject.ids.unique().tolist())
+    occurring = set(subject.ids.flatten().tolist())
     learned = set(xray.labels[xray.supervised].tolist())
     return [token for token in subject.declared.must_learn if token in occurring and token not in learned]
 

@@ -1,7 +1,8 @@
 """True float64: `.double()` alone is not enough, since many models cast to float32 or bfloat16 inside.
 
-Llama's RMSNorm and rotary tables, a router's softmax: with `.double()` alone, autograd and finite difference are 4e-5 to
-9e-4 apart, which hides faults. Here a dispatch mode promotes every cast, and remembers which module asked for it.
+Llama's RMSNorm and rotary tables, a router's softmax: with `.double()` alone, autograd and finite
+difference are 4e-5 to 9e-4 apart, which hides faults. Here a dispatch mode promotes every cast, and
+remembers which module asked for it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ PROMOTED = {
 }
 
 
-class Float64Mode(TorchDispatchMode):
+class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes in float64 whatever asks for less. `casts` counts (module, dtype) that did ask."""
 
     def __init__(self, modules: ModulePath) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
         self.casts: Counter[tuple[str, str]] = Counter()
 

@@ -1,4 +1,4 @@
-"""Probes: change something that must not matter, and see whether it does. In float64, so that "not" means not."""
+"""Probes: change what must not matter, and see whether it does; in float64, so that "not" means not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave a training run exactly as it was: weights, buffers, gradients, optimizer, caches, modes and random numbers."""
+"""Leave a training run exactly as it was: weights, gradients, optimizer, caches, modes, random numbers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Containers = (dict, list, deque, set)
 def preserved(run: TrainingRun) -> Iterator[None]:
     """Restore everything that an audit changes, whatever happens inside.
 
-    Objects keep their identity and tensors their storage: an optimizer, a scheduler or a hook that holds one of them
-    holds the right one afterwards. Where the run has `checkpoint()` and `resume(state)`, they are used as well, for
-    what lives outside the run.
+    Objects keep their identity and tensors their storage: an optimizer, a scheduler or a hook that holds
+    one of them holds the right one afterwards. Where the run has `checkpoint()` and `resume(state)`, they
+    are used as well, for what lives outside the run.
     """
     memory = Memory()
     for module in run.model.modules():
@@ -57,7 +57,7 @@ class Memory:
         self._keep(vars(thing), tensors=True)
 
     def keep_attributes(self, thing: Any) -> None:
-        """Remember the attributes of `thing` and the containers in them, but copy no tensor: it may be a corpus."""
+        """Remember the attributes of `thing` and the containers in them; no tensor, it may be a corpus."""
         if hasattr(thing, "__dict__"):
             self._keep(vars(thing), tensors=False)
 
@@ -111,7 +111,7 @@ def optimizers_of(run: TrainingRun) -> list[Any]:
 
 
 def _holders(run: TrainingRun) -> list[Any]:
-    """Return the objects of the run whose state a step changes: optimizers, schedulers, scalers, other models."""
+    """Return the objects of the run whose state a step changes: optimizers, schedulers, scalers."""
     held = [*optimizers_of(run), *getattr(run, "__dict__", {}).values()]
     nested = [part for thing in held for part in getattr(thing, "optimizers", [])]
     stateful = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -76,6 +77,7 @@ def _watched(run: TrainingRun, record: Recorded) -> Iterator[None]:
     shadowed = [vars(optimizer).get("step") for optimizer in optimizers]
 
     def watching(step: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
+        @wraps(step)  # a scheduler recognises the method that it wrapped
         def watched(*args: Any, **kwargs: Any) -> Any:
             rates = [float(group.get("lr", 0.0)) for group in getattr(optimizer, "param_groups", [])]
             record.learning_rate = max([record.learning_rate, *rates])
@@ -115,8 +117,8 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
             return Check(
                 name="gradient handed over",
                 verdict=Verdict.FAIL,
-                evidence=f"in step {subject.step + number} the optimizer gets another gradient than that of loss() "
-                f"on batch(): {named(bad)}",
+                evidence=f"step {subject.step + number}: the optimizer gets another gradient than loss() on "
+                f"batch() has: {named(bad)}",
                 cause=cause
                 or "accumulation with unequal weights, dropped micro-batches, or an altered gradient",
                 findings=tuple(Finding(subject=name, verdict="WRONG") for name in bad),

@@ -21,7 +21,6 @@ from mothertongue_arbiter.torch.precision import Float64Mode
 from mothertongue_arbiter.torch.witness import TorchWitness
 from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
 
-
 STIR = 0.1  # in units of the scale of each tensor
 
 

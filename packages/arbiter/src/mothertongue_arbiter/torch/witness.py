@@ -15,7 +15,7 @@ from mothertongue_arbiter.torch.backward import Backward, fix_random_numbers, sc
 
 
 class TorchWitness:
-    """Answers for one batch of a run whose model is in float64. `order` is the forward order of its modules."""
+    """Answers for one batch of a run in float64; `order` is the forward order of its modules."""
 
     def __init__(
         self, run: TrainingRun, batch: Any, backward: Backward, *, order: Mapping[str, int], seed: int

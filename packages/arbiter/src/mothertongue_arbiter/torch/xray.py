@@ -1,7 +1,8 @@
 """Loss X-ray: the gradient at the logits tells which label each position learned, and with which weight.
 
-For cross-entropy, row t of the gradient at the logits is w_t (softmax - onehot(y_t)): the label is where it is most
-negative, and the weight is g[y] / (p[y] - 1). One backward pass of the *real* loss shows what it was made of.
+For cross-entropy, row t of the gradient at the logits is w_t (softmax - onehot(y_t)): the label is where it
+is most negative, and the weight is g[y] / (p[y] - 1). One backward pass of the *real* loss shows what it
+was made of.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class Xray:
 def captured_logits(vocabulary: int | None, *, least: int = 2) -> Iterator[list[Tensor]]:
     """Collect the logits of every forward inside, with their gradients kept for later.
 
-    Logits are what a module returns with `vocabulary` entries in the last dimension (at least `least` when it is not
-    known). The last one of a forward is what the loss saw.
+    Logits are what a module returns with `vocabulary` entries in the last dimension (at least `least` when
+    it is not known). The last one of a forward is what the loss saw.
     """
     captured: list[Tensor] = []
 
@@ -60,7 +61,7 @@ def captured_logits(vocabulary: int | None, *, least: int = 2) -> Iterator[list[
 
 
 def xray(logits: Tensor) -> Xray:
-    """Read labels and weights from logits (rows, tokens, vocabulary) on which a backward pass left its gradient."""
+    """Read labels and weights from logits (rows, tokens, vocabulary) that a backward pass went through."""
     gradient = logits.grad
     if gradient is None:
         gradient = torch.zeros_like(logits)

@@ -1,0 +1,165 @@
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hand_trainer
+import pytest
+from click.testing import CliRunner
+
+from mothertongue_arbiter.cli import audit
+
+TRAINER = Path(hand_trainer.__file__)
+ORACLE = f"{sys.executable} {TRAINER} oracle"
+
+
+@pytest.fixture
+def invoke(tmp_path):
+    return lambda *arguments: CliRunner().invoke(audit, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def frame(tmp_path):
+    def write(fault=""):
+        hand_trainer.write_frame(str(tmp_path / "frame.safetensors"), fault)
+        return tmp_path / "frame.safetensors"
+
+    return write
+
+
+def verdicts(result):
+    return {check["name"]: check["verdict"] for check in json.loads(result.stdout)["checks"]}
+
+
+def test_a_trainer_in_another_language_is_certified(invoke, frame):
+    result = invoke(frame(), "--oracle", ORACLE, "--json")
+    assert result.exit_code == 0, result.output
+    certificate = json.loads(result.stdout)
+    assert certificate["verdict"] == "PASS"
+    assert set(verdicts(result).values()) == {"PASS"}
+    presence = next(check for check in certificate["checks"] if check["name"] == "gradient presence")
+    assert [finding["subject"] for finding in presence["findings"]] == ["unused"]
+    assert presence["findings"][0]["verdict"] == "DEAD-HERE"
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "named"),
+    [
+        ("severed", "gradient presence", "gain"),
+        ("wrong", "gradient values", "first"),
+        ("nonfinite", "finiteness", "second"),
+    ],
+)
+def test_its_broken_backward_fails(invoke, frame, fault, check, named):
+    result = invoke(frame(fault), "--oracle", ORACLE, "--json")
+    assert result.exit_code == 1
+    failed = next(one for one in json.loads(result.stdout)["checks"] if one["name"] == check)
+    assert failed["verdict"] == "FAIL"
+    assert failed["findings"][0]["subject"] == named
+
+
+@pytest.mark.parametrize(("frame_fault", "oracle_fault"), [("float32", ""), ("", "float32")])
+def test_float32_certifies_nothing(invoke, frame, frame_fault, oracle_fault):
+    result = invoke(frame(frame_fault), "--oracle", f"{ORACLE} {oracle_fault}", "--json")
+    assert result.exit_code == 3
+    assert verdicts(result)["gradient values"] == "INCONCLUSIVE"
+
+
+def test_without_an_oracle_only_finiteness_is_judged(invoke, frame):
+    result = invoke(frame(), "--json")
+    assert list(verdicts(result)) == ["finiteness"]
+    reasons = {one["name"]: one["reason"] for one in json.loads(result.stdout)["not_run"]}
+    assert "--oracle" in reasons["gradient values"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("dies", "ended without an answer (exit code 7)"),
+        ("hangs", "no answer within 1 s"),
+        ("garbage", "'step 0, loss 1.09' answered"),
+    ],
+)
+def test_an_oracle_that_fails_is_answered_in_one_line(invoke, frame, fault, said):
+    begin = time.monotonic()
+    result = invoke(frame(), "--oracle", f"{ORACLE} {fault}", "--oracle-seconds", "1")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert time.monotonic() - begin < 20
+
+
+def test_an_oracle_that_cannot_be_started_is_named(invoke, frame):
+    result = invoke(frame(), "--oracle", "no-such-program --oracle")
+    assert result.exit_code == 2
+    assert "cannot be started" in result.stderr
+
+
+def test_an_oracle_that_stands_elsewhere_fails(invoke, frame):
+    result = invoke(frame(), "--oracle", f"{ORACLE} lies", "--json")
+    assert result.exit_code == 1
+    assert verdicts(result)["loss of the oracle"] == "FAIL"
+
+
+def write_run(tmp_path, body="return ZooRun()"):
+    path = tmp_path / "mine.py"
+    zoo = str(TRAINER.parent)
+    text = f"import sys\nsys.path.insert(0, {zoo!r})\nfrom zoo import ZooRun\n\n\ndef make():\n    {body}\n"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_function_of_the_user_is_audited_and_the_certificate_written(invoke, tmp_path):
+    out = tmp_path / "certificate.json"
+    result = invoke(f"{write_run(tmp_path)}:make", "--run", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert json.loads(out.read_text(encoding="utf-8"))["verdict"] == "PASS"
+    assert "PASS" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return 3", "int returned"),
+        ("raise ValueError('no data here')", "ValueError: no data here"),
+        ("sys.exit(4)", "SystemExit"),
+    ],
+)
+def test_a_function_that_gives_no_run_is_answered_in_one_line(invoke, tmp_path, body, said):
+    result = invoke(f"{write_run(tmp_path, body)}:make", "--run")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("absent.toml", "no such file"),
+        ("absent.safetensors", "no such frame"),
+        ("notes.txt", "expected"),
+    ],
+)
+def test_a_target_that_is_nothing_is_answered_in_one_line(invoke, tmp_path, target, said):
+    (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
+    result = invoke(tmp_path / target)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_recipe_without_the_trainer_is_answered_with_its_install_line(invoke, tmp_path, monkeypatch):
+    monkeypatch.setattr("mothertongue_arbiter.target.entry_points", lambda **which: ())
+    (tmp_path / "r.toml").write_text("", encoding="utf-8")
+    result = invoke(tmp_path / "r.toml")
+    assert result.exit_code == 2
+    assert "pip install mothertongue-trainer" in result.stderr
+
+
+def test_the_framework_free_part_imports_no_framework():
+    program = (
+        "import sys, mothertongue_arbiter, mothertongue_arbiter.testimony, mothertongue_arbiter.target, "
+        "mothertongue_arbiter.cli; print([m for m in ('torch', 'jax', 'mothertongue') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
