@@ -52,57 +52,61 @@ def read_questions(path: Path) -> list[Question]:
     return questions
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """Something that was taught, whatever way it is asked."""
+
+    skill: str  # of the exam
+    asked_as: str  # the skill whose phrasings ask for it
+    values: Mapping[str, str]  # what fills the phrasing
+    answers: tuple[str, ...]
+
+    def question(self, phrasing: str, skill: str) -> Question:
+        return Question(skill=skill, question=ask(phrasing, self.values), answers=self.answers)
+
+
 def core_questions(words: WordList, random: np.random.Generator) -> list[Question]:
     """Return the questions of every skill, each fact once in its canonical phrasing."""
     phrasings = read_phrasings()
-    taught = [
-        *_word_facts(words),
-        *_number_facts(),
-        *_sum_facts(),
-    ]
+    facts = [*_word_facts(words), *_number_facts(), *_sum_facts()]
     return [
-        *(
-            _question(skill, phrasings[asked].canonical, values, answers)
-            for skill, asked, values, answers in taught
-        ),
+        *(fact.question(phrasings[fact.asked_as].canonical, fact.skill) for fact in facts),
         *_everyday_questions(),
-        *_unseen_phrasings(taught, phrasings, random),
+        *_unseen_phrasings(facts, phrasings, random),
         *_unknown_questions(words, phrasings, random),
     ]
 
 
-# skill of the exam, skill whose phrasings ask for it, what is asked for, accepted answers
-Fact = tuple[str, str, Mapping[str, str], tuple[str, ...]]
-
-
-def _question(skill: str, phrasing: str, values: Mapping[str, str], answers: tuple[str, ...]) -> Question:
-    return Question(skill=skill, question=ask(phrasing, values), answers=answers)
-
-
 def _word_facts(words: WordList) -> Iterator[Fact]:
     for word in words.core:
-        yield "english", "english", {"w": word.word}, word.senses
+        values = {"w": word.word}
+        yield Fact(skill="english", asked_as="english", values=values, answers=word.senses)
         if word.definition:
-            yield "definition", "definition", {"w": word.word}, (word.definition,)
+            yield Fact(skill="definition", asked_as="definition", values=values, answers=(word.definition,))
         if word.sentence:
-            yield "sentence", "sentence", {"w": word.word}, (word.sentence,)
+            yield Fact(skill="sentence", asked_as="sentence", values=values, answers=(word.sentence,))
     for item in words.english:
-        yield "bangla", "bangla", {"e": item.english}, item.words
+        yield Fact(skill="bangla", asked_as="bangla", values={"e": item.english}, answers=item.words)
 
 
 def _number_facts() -> Iterator[Fact]:
     for number in read_numerals():
-        yield "numbers", "digits_to_words", {"d": number.digits}, (number.bangla,)
-        yield "numbers", "words_to_digits", {"n": number.bangla}, (number.digits,)
-        yield "numbers", "digits_to_english", {"d": number.digits}, (number.english,)
-        yield "numbers", "english", {"w": number.bangla}, (number.english,)
-        yield "numbers", "bangla", {"e": number.english}, (number.bangla,)
+        values = {"d": number.digits, "n": number.bangla, "w": number.bangla, "e": number.english}
+        for asked_as, answer in (
+            ("digits_to_words", number.bangla),
+            ("words_to_digits", number.digits),
+            ("digits_to_english", number.english),
+            ("english", number.english),
+            ("bangla", number.bangla),
+        ):
+            yield Fact(skill="numbers", asked_as=asked_as, values=values, answers=(answer,))
 
 
 def _sum_facts() -> Iterator[Fact]:
     for a, b in addends():
         skill = "sums_unseen" if is_unseen_sum(a, b) else "sums_seen"
-        yield skill, "sums", {"a": bangla_digits(a), "b": bangla_digits(b)}, (bangla_digits(a + b),)
+        values = {"a": bangla_digits(a), "b": bangla_digits(b)}
+        yield Fact(skill=skill, asked_as="sums", values=values, answers=(bangla_digits(a + b),))
 
 
 def _everyday_questions() -> Iterator[Question]:
@@ -112,19 +116,16 @@ def _everyday_questions() -> Iterator[Question]:
 
 
 def _unseen_phrasings(
-    taught: Sequence[Fact], phrasings: dict[str, Phrasings], random: np.random.Generator
+    facts: Sequence[Fact], phrasings: dict[str, Phrasings], random: np.random.Generator
 ) -> Iterator[Question]:
     """Yield learned facts in phrasings that were never trained."""
     for skill in ("english", "bangla", "definition", "sentence", "sums_seen"):
-        facts = [fact for fact in taught if fact[0] == skill]
-        if facts:
-            for phrasing in phrasings[facts[0][1]].heldout:
-                for index in random.choice(
-                    len(facts), size=min(UNSEEN_PER_PHRASING, len(facts)), replace=False
-                ):
-                    yield _question("unseen_phrasing", phrasing, facts[index][2], facts[index][3])
+        own = [fact for fact in facts if fact.skill == skill]
+        for phrasing in phrasings[own[0].asked_as].heldout if own else ():
+            for index in random.choice(len(own), size=min(UNSEEN_PER_PHRASING, len(own)), replace=False):
+                yield own[index].question(phrasing, "unseen_phrasing")
     for turn in read_everyday():
-        for phrasing in turn.phrasings.heldout[:UNSEEN_PER_PHRASING]:
+        for phrasing in turn.phrasings.heldout:
             yield Question(skill="unseen_phrasing", question=phrasing, answers=(turn.answer,))
 
 
@@ -134,4 +135,5 @@ def _unknown_questions(
     """Yield held-out words asked as known ones are."""
     pool = [phrasings["english"].canonical, phrasings["definition"].canonical]
     for word in sorted(filter(BANGLA_WORD.fullmatch, words.heldout)):
-        yield _question("unknown", pool[random.integers(len(pool))], {"w": word}, ())
+        question = ask(pool[random.integers(len(pool))], {"w": word})
+        yield Question(skill="unknown", question=question, answers=())
