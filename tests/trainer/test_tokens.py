@@ -4,10 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mothertongue.chat import ChatFormat
+from mothertongue.chat import ChatFormat, Message
 from mothertongue.errors import DataError
 from mothertongue.tokenizer import Tokenizer
-from mothertongue_trainer.document import read_documents
+from mothertongue_trainer.document import Document, read_documents
 from mothertongue_trainer.shards import Shard
 from mothertongue_trainer.tokens import DocumentEncoder, batched, encode_corpus
 
@@ -63,3 +63,13 @@ def test_a_tokenizer_of_another_size_is_refused(encoded_run, tmp_path: Path) -> 
         DataError, match=r"600 entries, the recipe asks for 4096; run `mothertongue tokenizer`"
     ):
         encode_corpus(dataclasses.replace(encoded_run.recipe, tokenizer=config), tmp_path)
+
+
+def test_a_conversation_is_spelled_as_the_runtime_will_spell_it(encoded_run) -> None:
+    messages = (Message("user", " “নদী”  7 + 5? "), Message("assistant", "‘12’"))
+    document = Document(id="x", language="bn", component="chat", messages=messages)
+    ((ids, learn),) = DocumentEncoder(encoded_run.folder / "tokenizer").encode([document])
+    chat = ChatFormat.open(encoded_run.folder / "tokenizer")
+    assert (ids, learn) == chat.encode_learned(messages)
+    learned = [token for token, learned in zip(ids, learn, strict=True) if learned]
+    assert chat.tokenizer.decode(learned) == "'১২'"
