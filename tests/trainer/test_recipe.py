@@ -76,6 +76,8 @@ def test_every_problem_is_reported_at_once_with_the_nearest_name(tmp_path: Path)
         ("{ mine = 1 }", "{ mine = 0 }", "a positive share expected"),
         ("{ mine = 1 }", "{ mine = nan }", "a positive share expected"),
         ("{ mine = 1 }", "{}", "corpus.mixture: empty"),
+        ('name = "mine"', 'name = "heldout"', "corpus.files: 'heldout' cannot name a component"),
+        ('name = "mine"', 'name = "a/b"', "corpus.files: 'a/b' cannot name a component"),
         ('"tiny"', '"../tiny"', "a plain folder name expected"),
         ('"tiny"', '""', "a plain folder name expected"),
         ("layers = 1", "layers = 0", "model.layers: 0 found, at least 1 expected"),

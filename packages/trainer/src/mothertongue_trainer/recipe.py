@@ -20,6 +20,8 @@ DICTIONARY_COMPONENTS = (
     "prose", "english", "bangla", "definition", "sentence", "numbers", "sums", "everyday", "not_learned",
 )  # fmt: skip
 
+RESERVED_COMPONENTS = ("heldout", "core")  # files of their own in a prepared corpus
+
 
 @dataclass(frozen=True, kw_only=True)
 class DictionaryConfig:
@@ -209,14 +211,21 @@ def _contradictions(recipe: Recipe) -> list[str]:
 
 
 def _name_problems(name: str) -> list[str]:
-    if name and name.strip(". ") == name and not set(name) & set('/\\:*?"<>|\0'):
-        return []
-    return [f"name: {name!r} found, a plain folder name expected"]
+    return [] if _is_file_name(name) else [f"name: {name!r} found, a plain folder name expected"]
+
+
+def _is_file_name(name: str) -> bool:
+    """Return whether every file system takes `name` for a file or folder."""
+    return bool(name) and name.strip(". ") == name and not set(name) & set('/\\:*?"<>|\0')
 
 
 def _corpus_problems(corpus: CorpusConfig) -> list[str]:
-    problems = []
     known = [files.name for files in corpus.files]
+    problems = [
+        f"corpus.files: {name!r} cannot name a component, whose files are called so"
+        for name in known
+        if not _is_file_name(name) or name in RESERVED_COMPONENTS
+    ]
     if corpus.dictionary:
         known += DICTIONARY_COMPONENTS if corpus.dictionary.chat else ("prose",)
     if not known:
