@@ -10,11 +10,11 @@ from safetensors.numpy import save_file
 import mothertongue
 from mothertongue.bundle import write_manifest
 from mothertongue.chat import Message
-from mothertongue.errors import BundleError, CheckpointError, DataError
+from mothertongue.errors import BundleError, CheckpointError
 from mothertongue_export.checkpoint import read_architecture, read_checkpoint
 from mothertongue_export.graph import write_device_graph
 from mothertongue_trainer.exam import Answer, choose_questions, examine, grade, take_exam
-from mothertongue_trainer.questions import Question, read_questions
+from mothertongue_trainer.questions import Question
 from mothertongue_trainer.recipe import (
     CorpusConfig,
     EvaluationConfig,
@@ -98,15 +98,6 @@ def test_questions_are_drawn_by_seed_from_every_skill() -> None:
     assert len(chosen) == len(set(chosen)) == 11
     assert chosen == choose_questions(pool, 10, np.random.default_rng(0))
     assert chosen != choose_questions(pool, 10, np.random.default_rng(1))
-
-
-def test_a_damaged_question_is_named_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "core.jsonl"
-    with pytest.raises(DataError, match="prepare"):
-        read_questions(path)
-    path.write_text('{"skill": "english", "question": "a", "answers": []}\n{"skill": 1}\n', encoding="utf-8")
-    with pytest.raises(DataError, match=r"core\.jsonl:2"):
-        read_questions(path)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from mothertongue_trainer.turns import NO_SENTENCE, NOT_LEARNED, Questioner, Turn, chat_turns, is_unseen_sum
+from mothertongue_trainer.words import CoreWord, EnglishWord, WordList
+
+WORDS = WordList(
+    core=(
+        CoreWord(word="নদী", senses=("river", "stream"), definition="জলধারা (river)।", sentence="নদী বয়।"),
+        CoreWord(word="যাওয়া", senses=("to go",), definition="", sentence=""),
+        CoreWord(word="ধন্যবাদ", senses=("thanks",), definition="", sentence=""),
+    ),
+    english=(
+        EnglishWord(english="river", words=("নদী", "তটিনী")),
+        EnglishWord(english="to go", words=("যাওয়া",)),
+        EnglishWord(english="to play", words=("খেলা",)),
+        EnglishWord(english="play", words=("নাটক",)),
+    ),
+    unlearned=tuple((f"অজানা{number}", "oyster") for number in range(200)),
+    heldout=frozenset({"গোপন"}),
+)
+
+
+@pytest.fixture(scope="module")
+def turns() -> dict[str, list[Turn]]:
+    return chat_turns(WORDS, np.random.default_rng(0))
+
+
+def about(turns: list[Turn], word: str) -> list[Turn]:
+    return [turn for turn in turns if word.casefold() in turn.question.casefold()]
+
+
+def test_answers_are_short_and_always_the_same(turns: dict[str, list[Turn]]) -> None:
+    assert {turn.answer for turn in about(turns["english"], "নদী")} == {"river"}
+    assert {turn.answer for turn in about(turns["bangla"], "river")} == {"নদী"}
+    assert {turn.answer for turn in turns["definition"]} == {"জলধারা (river)।"}
+    assert {turn.answer for turn in turns["sentence"]} == {"নদী বয়।"}
+
+
+def test_a_word_without_a_definition_is_explained_in_english(turns: dict[str, list[Turn]]) -> None:
+    meanings = [turn for turn in about(turns["english"], "যাওয়া") if "অর্থ" in turn.question]
+    assert meanings
+    assert {turn.answer for turn in meanings} == {"to go"}
+    assert not [turn for turn in about(turns["english"], "নদী") if "শব্দের অর্থ" in turn.question]
+
+
+def test_bare_words_are_taught_in_both_directions(turns: dict[str, list[Turn]]) -> None:
+    assert Turn(question="নদী", answer="river") in turns["english"]
+    assert Turn(question="river", answer="নদী") in turns["bangla"]
+    assert Turn(question="go", answer="যাওয়া") in turns["bangla"]
+
+
+def test_a_verb_without_to_leaves_the_noun_its_question(turns: dict[str, list[Turn]]) -> None:
+    assert Turn(question="play", answer="নাটক") in turns["bangla"]
+    assert Turn(question="play", answer="খেলা") not in turns["bangla"]
+
+
+def test_everyday_turns_win_over_words(turns: dict[str, list[Turn]]) -> None:
+    assert not [turn for turn in turns["english"] if turn.question == "ধন্যবাদ"]
+    assert about(turns["english"], "ধন্যবাদ")
+    assert Turn(question="ধন্যবাদ", answer="আপনাকেও ধন্যবাদ!") in turns["everyday"]
+
+
+def test_unlearned_words_are_refused_in_every_way_of_asking(turns: dict[str, list[Turn]]) -> None:
+    refused = [turn for turn in turns["not_learned"] if "অজানা" in turn.question]
+    assert len(refused) == 200
+    assert {turn.answer for turn in refused} == {NOT_LEARNED}
+    assert "শিখিনি" in NOT_LEARNED
+    for skill in ("ইংরেজি", "অর্থ", "বাক্য"):
+        assert any(skill in turn.question for turn in refused), skill
+    assert any("oyster" in turn.question for turn in turns["not_learned"])
+    assert {turn.answer for turn in about(turns["not_learned"], "যাওয়া")} == {NO_SENTENCE}
+    assert not [turn for component in turns.values() for turn in about(component, "গোপন")]
+
+
+def test_unseen_sums_are_symmetric_and_some() -> None:
+    unseen = {(a, b) for a in range(21) for b in range(21) if is_unseen_sum(a, b)}
+    assert {(b, a) for a, b in unseen} == unseen
+    assert 30 <= len(unseen) <= 90
+
+
+def test_bare_sums_are_taught(turns: dict[str, list[Turn]]) -> None:
+    questions = {turn.question: turn.answer for turn in turns["sums"]}
+    assert questions["৭ + ৫"] == questions["৭+৫"] == "১২"
+
+
+def test_phrasings_are_used_up_before_one_comes_again() -> None:
+    questioner = Questioner(np.random.default_rng(0))
+    values = {"a": "৭", "b": "৫"}
+    first = [turn.question for turn in questioner.many("sums", values, "১২", 21)]
+    assert any("plus" in question for question in first)
+    assert any("যোগফল" in question for question in first)
+    assert len({question.rstrip(" ?।") for question in first}) >= 15
+
+
+def test_the_same_seed_gives_the_same_turns(turns: dict[str, list[Turn]]) -> None:
+    assert chat_turns(WORDS, np.random.default_rng(0)) == turns
+    assert chat_turns(WORDS, np.random.default_rng(1)) != turns
