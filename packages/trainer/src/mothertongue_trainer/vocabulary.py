@@ -40,9 +40,8 @@ SPLIT_PATTERN = "|".join(
     )
 )
 
-SAMPLE_CHARACTERS_PER_ENTRY = (
-    2_000  # of text for each entry of the vocabulary; more changes the merges little
-)
+# Enough text for each entry of the vocabulary; more changes the merges little and takes longer.
+SAMPLE_CHARACTERS_PER_ENTRY = 2_000
 
 CHAT_TEMPLATE = (
     "{{ '<|bos|>' }}"
