@@ -12,10 +12,12 @@ from mothertongue_export.comparison import (
     compare,
     feed_one_by_one,
     log_softmax,
+    measure,
     select_texts,
     write_both,
 )
 from mothertongue_trainer.document import Document
+from mothertongue_trainer.progress import silent
 
 V = 50
 
@@ -134,3 +136,20 @@ def test_feeding_one_by_one_starts_from_an_empty_cache() -> None:
     session.feed([1, 2, 3])
     rows = feed_one_by_one(session, [7, 7, 7])
     assert rows[:, 1:].argmax(axis=1).tolist() == [0, 1, 2]  # it prefers token n after n ids
+
+
+@pytest.mark.parametrize(("margin", "near", "clear"), [(0.0, 0, 0), (0.05, 45, 0), (1.0, 0, 45)])
+def test_figures_tell_near_ties_from_clear_flips(margin: float, near: float, clear: float) -> None:
+    """Of 20 predictions, the last 9 take another token, which PyTorch likes less by `margin`."""
+    both: Any = Chooser(12 if margin else 1000, margin)
+    text = HeldoutText(language="bn", ids=tuple(range(10, 31)), bytes=40)
+    figures = measure(both, both, [text], reference_max_abs=0.0, progress=silent)
+    assert figures.tokens == 20
+    assert (figures.near_tie_flips_percent, figures.clear_flips_percent) == (near, clear)
+    assert figures.top1_agreement_percent == pytest.approx(100 - near - clear)
+    assert figures.prefill_kl_max == 0
+    nats = 0.0
+    for place, following in enumerate(text.ids[1:], start=1):
+        row = both.row(place, flips=False).astype(np.float64)
+        nats += math.log(np.exp(row).sum()) - row[following]
+    assert figures.languages["bn"].bits_per_byte_torch == pytest.approx(nats / math.log(2) / 40)

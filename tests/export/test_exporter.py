@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -77,6 +78,29 @@ def test_ctrl_c_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         export(tied, tmp_path / "bundle", config=config, heldout=heldout, progress=press_ctrl_c)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_older_bundle_comes_back_when_the_last_rename_fails(
+    bundle: Path,
+    tied: Path,
+    heldout: list[Document],
+    config: ExportConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = shutil.copytree(bundle, tmp_path / "bundle")
+    before, replace = hashes(older), os.replace
+
+    def fail_for_the_new(source: Path, target: Path) -> None:
+        if Path(source).name == "new":
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_for_the_new)
+    with pytest.raises(OSError, match="No space left"):
+        export(tied, older, config=config, heldout=heldout[::6])
+    assert hashes(older) == before
+    assert list(tmp_path.iterdir()) == [older]
 
 
 def test_an_older_bundle_is_replaced_and_the_reference_kept_on_request(
