@@ -44,7 +44,7 @@ def fingerprint(run):
         "scheduler": run.scheduler.state_dict(),
         "modes": [(module.training, list(vars(module))) for module in run.model.modules()],
         "own": (list(run.losses), dict(run.model.cache), run.generator.get_state(), run.numbers.random()),
-        "random": (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()),,  # noqa: NPY002
+        "random": (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()),  # noqa: NPY002
     }
 
 

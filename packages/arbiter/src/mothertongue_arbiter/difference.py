@@ -22,7 +22,7 @@ SIGNAL_TO_NOISE = 30.0
 LARGEST_RELATIVE_ERROR = 1e-5
 # In units of the scale of each tensor. The second is for kinks (ReLU, routing) that the first stepped over.
 EPSILONS = (1e-4, 1e-6)
-QUICK, QUICK_ERROR = 1e-5, 1e-4  # the step of a search, and the relative error that it takes for a fault
+QUICK, QUICK_ERROR = 1e-5, 2e-5  # the step of a search, and the relative error that it takes for a fault
 ROUNDING_OF_A_LOSS = 16 * 2.0**-52  # relative; a float64 sum over a batch is no better than this
 REPEATS = 3
 
