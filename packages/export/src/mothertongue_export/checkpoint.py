@@ -120,6 +120,11 @@ def read_architecture(path: Path) -> Architecture:
     for key, supported in SUPPORTED_SETTINGS.items():
         if config.get(key, supported) != supported:
             raise CheckpointError(f"{path}: {key} is {config[key]!r}; export knows {supported!r} only")
+    rope_type = (config.get("rope_parameters") or {}).get(
+        "rope_type", "default"
+    )  # as transformers 5 writes it
+    if rope_type != "default":
+        raise CheckpointError(f"{path}: rope_type is {rope_type!r}; export knows 'default' only")
     try:
         return Architecture(
             layers=int(config["num_hidden_layers"]),
