@@ -128,3 +128,4 @@ def test_definitions_and_sentences_go_to_the_first_words() -> None:
     assert core[-1].definition == "শক্ত খোলার জলজ প্রাণী।"  # the dictionary's: its gloss may be another sense
     assert core[-1].sentence == "ঝিনুকে মুক্তা থাকে।"
     assert core[0].definition == "যিনি সন্তানকে জন্ম দেন, জননী (mother)।"
+    assert {word.word: word.definition for word in core}["ধনুক"] == ""  # none is written, none is made up
