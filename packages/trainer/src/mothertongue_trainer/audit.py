@@ -1,6 +1,8 @@
-"""A recipe as the arbiter sees it: the run's own model, loss, rows, optimizer and step, and what it declares.
+"""A recipe as the arbiter sees it: the run's own model, rows, optimizer and step, and what it declares.
 
-Nothing here is a copy made for the audit; `step.take_step` is the function that the loop repeats.
+The loss is written out here once more, over all logits, so that the arbiter can see which position learns
+which label and compare it with the tokens. That training really descends this loss is one of the checks: the
+gradients that `step.take_step` hands to the optimizer must be those of this loss.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from mothertongue_arbiter.run import Declared
 from mothertongue_trainer.arithmetic import choose_arithmetic
@@ -19,7 +22,7 @@ from mothertongue_trainer.model import IGNORED, Qwen3
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
 from mothertongue_trainer.rows import Batch, Rows
-from mothertongue_trainer.step import RowSource, TensorBatch, mean_loss, take_step
+from mothertongue_trainer.step import RowSource, TensorBatch, take_step
 
 BOS, END, FIRST_WORD = 0, 4, 6  # token ids, the same in every Mothertongue tokenizer
 SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
@@ -64,15 +67,13 @@ class RecipeRun:
         return self.batch(step).documents
 
     def loss(self, model: Qwen3, batch: TensorBatch) -> Tensor:
-        return mean_loss(model, batch)
+        """Return the mean cross-entropy of `batch`, in nats per learned token."""
+        logits = self.forward(model, batch).flatten(0, 1)
+        return F.cross_entropy(logits, batch.targets.flatten(), ignore_index=IGNORED)
 
     def forward(self, model: Qwen3, batch: TensorBatch) -> Tensor:
         logits: Tensor = model(batch.tokens, batch.documents)
         return logits
-
-    def targets(self, batch: TensorBatch) -> Tensor:
-        """Return the labels (1, N) of the learned positions: the loss computes no other logits."""
-        return batch.targets[batch.targets != IGNORED].unsqueeze(0)
 
     def train_step(self, step: int) -> None:
         take_step(
@@ -147,7 +148,7 @@ class SyntheticRows:
         starts = rng.random(shape) < 1 / SYNTHETIC_DOCUMENT_TOKENS
         starts[:, 0] = True
         ends = np.roll(starts, -1, axis=1)
-        tokens[ends] = END
         tokens[starts] = BOS
+        tokens[ends] = END
         targets = np.where(ends, IGNORED, np.roll(tokens, -1, axis=1))
         return Batch(tokens=tokens, targets=targets, documents=starts.cumsum(axis=1))

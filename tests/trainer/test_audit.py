@@ -1,0 +1,111 @@
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mothertongue_arbiter.audit import audit
+from mothertongue_trainer.audit import END, RecipeRun, SyntheticRows, run_from_recipe, training_run
+from mothertongue_trainer.model import IGNORED, Qwen3
+from mothertongue_trainer.optimizer import build_optimizer
+from mothertongue_trainer.recipe import read_recipe
+from mothertongue_trainer.rows import Batch
+from mothertongue_trainer.step import mean_loss
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMOKE = read_recipe(RECIPES / "smoke.toml")
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecipeRun:
+    """The smoke recipe in a folder without runs, so with synthetic rows."""
+    monkeypatch.chdir(tmp_path)
+    return run_from_recipe(RECIPES / "smoke.toml")
+
+
+def failed(run: RecipeRun) -> set[str]:
+    certificate = audit(run)
+    return {check.name for check in certificate.checks if check.verdict == "FAIL"}
+
+
+def test_the_run_of_a_recipe_passes_and_is_asked_everything(run: RecipeRun) -> None:
+    certificate = audit(run)
+    assert certificate.verdict == "PASS"
+    assert len(certificate.checks) >= 15
+    assert len(certificate.not_run) <= 2
+
+
+def test_labels_that_are_shifted_twice_are_found(run: RecipeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = run.rows.batch
+
+    def shifted(step: int) -> Batch:
+        batch = honest(step)
+        return dataclasses.replace(batch, targets=np.roll(batch.targets, -1, axis=1))
+
+    monkeypatch.setattr(run.rows, "batch", shifted)
+    assert "labels" in failed(run)
+
+
+def test_a_step_that_descends_another_loss_is_found(run: RecipeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = run.model.loss
+    monkeypatch.setattr(
+        run.model, "loss", lambda tokens, targets, documents: honest(tokens, targets.roll(1, 1), documents)
+    )
+    assert "gradient handed over" in failed(run)
+
+
+def test_attention_across_documents_is_found(run: RecipeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run.model.hidden
+    monkeypatch.setattr(run.model, "hidden", lambda tokens, documents: whole(tokens, None))
+    assert "isolated documents" in failed(run)
+
+
+def test_a_matrix_that_the_optimizer_forgets_is_found(run: RecipeRun) -> None:
+    for group in run.optimizer.param_groups:
+        if group["group"] == "matrix":
+            del group["params"][3]
+    assert "optimizer coverage" in failed(run)
+
+
+def test_the_audit_sees_some_rows_of_the_real_step_in_as_many_micro_batches(run: RecipeRun) -> None:
+    training = dataclasses.replace(SMOKE.training, micro_batch_sequences=4)
+    audited = dataclasses.replace(
+        SMOKE, training=training, audit=dataclasses.replace(SMOKE.audit, sequences=8)
+    )
+    small = RecipeRun(audited, SyntheticRows(audited), run.model, run.optimizer)
+    assert small.batch(0).tokens.shape == (8, 128)
+    assert [len(part.tokens) for part in small.micro_batches(0, 0)] == [2, 2, 2, 2]
+    assert small.declared.accumulation == 4
+
+
+def test_a_deep_recipe_is_audited_at_the_depth_it_names() -> None:
+    recipe = dataclasses.replace(SMOKE, audit=dataclasses.replace(SMOKE.audit, layers=1))
+    model = Qwen3(recipe.model, recipe.tokenizer.vocabulary)
+    run = training_run(recipe, SyntheticRows(recipe), model, build_optimizer(model, recipe.optimizer))
+    assert len(run.model.model.layers) == 1
+    assert run.model.model.embed_tokens.weight.shape == model.model.embed_tokens.weight.shape
+
+
+def test_a_rebuilt_run_is_fresh_and_in_the_precision_asked_for(run: RecipeRun) -> None:
+    run.train_step(0)
+    fresh = run.rebuild(torch.float64)
+    started = run_from_recipe(RECIPES / "smoke.toml").model.head_weight
+    assert torch.equal(fresh.model.head_weight, started.double())
+    assert fresh.loss(fresh.model, fresh.batch(0)).dtype == torch.float64
+
+
+def test_the_audited_loss_is_the_trained_one(run: RecipeRun) -> None:
+    batch = run.batch(0)
+    torch.testing.assert_close(run.loss(run.model, batch), mean_loss(run.model, batch))
+
+
+def test_synthetic_rows_depend_on_seed_and_step_and_stay_within_documents() -> None:
+    rows = SyntheticRows(SMOKE)
+    one, same, other = rows.batch(3), rows.batch(3), rows.batch(4)
+    assert (one.tokens == same.tokens).all()
+    assert (one.tokens != other.tokens).any()
+    last = one.documents[:, :-1] != one.documents[:, 1:]
+    assert (one.tokens[:, :-1][last] == END).all()
+    assert (one.targets[:, :-1][last] == IGNORED).all()
+    assert (one.targets[:, :-1][~last] == one.tokens[:, 1:][~last]).all()
