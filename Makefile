@@ -12,7 +12,7 @@ TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypo
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help chat train export test check format smoke bench clean
+.PHONY: help chat train export test check format smoke docs bench clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ format: $(VENV)/tools ## rewrite the source in the house style
 smoke: $(VENV)/installed ## the whole path in seconds, with a toy model
 	@$(BIN)/mothertongue build recipes/smoke.toml
 	@echo 'নদী শব্দের অর্থ কী?' | $(BIN)/mothertongue chat bundles/smoke --json
+
+docs: $(VENV)/installed ## rewrite the figures of README and docs from benchmarks/results
+	@$(BIN)/python benchmarks/figures.py
 
 bench: $(VENV)/installed ## speed of the bundle on this machine
 	@$(BIN)/mothertongue build $(RECIPE)

@@ -7,12 +7,13 @@ The result is small and committed; README and docs are made from it by `make doc
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from mothertongue.device import describe_device
 
 LIBRARIES = ("torch", "tokenizers", "onnxruntime", "numpy")
 
@@ -23,14 +24,11 @@ def read(path: Path) -> Any:
 
 def machine() -> dict[str, Any]:
     """Describe this machine without naming it."""
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").open(encoding="utf-8") if "model name" in line),
-        platform.processor(),
-    )
+    device = describe_device()
     return {
-        "cpu": cpu,
+        "cpu": device.cpu,
         "cores": len(os.sched_getaffinity(0)),
-        "python": platform.python_version(),
+        "python": device.python,
         **{library: version(library) for library in LIBRARIES},
     }
 

@@ -14,6 +14,8 @@ class Kitchen:
         self.ran: list[str] = []
         self.fail: str | None = None
         self.flour = "rye"
+        self.cookbook = folder / "cookbook.py"
+        self.cookbook.write_text("knead", encoding="utf-8")
 
     def stages(self) -> list[Stage]:
         return [self._stage("dough", self.flour, keep=False), self._stage("bread", 220, keep=True)]
@@ -33,7 +35,7 @@ class Kitchen:
             output.write_text(f"{name} {settings}", encoding="utf-8")
 
         return Stage(
-            name=name, does=name, settings=settings, modules=("mothertongue_trainer.stages",), output=output,
+            name=name, does=name, settings=settings, code=(self.cookbook,), output=output,
             keep=keep, run=run,
         )  # fmt: skip
 
@@ -51,6 +53,14 @@ def test_a_second_start_runs_nothing(kitchen: Kitchen) -> None:
 def test_a_changed_setting_runs_its_stage_and_all_that_follow(kitchen: Kitchen) -> None:
     kitchen.bake()
     kitchen.flour = "wheat"
+    assert kitchen.bake() == ["dough", "bread"]
+
+
+def test_changed_code_runs_its_stages_and_touched_code_does_not(kitchen: Kitchen) -> None:
+    kitchen.bake()
+    kitchen.cookbook.touch()
+    assert kitchen.bake() == []
+    kitchen.cookbook.write_text("fold", encoding="utf-8")
     assert kitchen.bake() == ["dough", "bread"]
 
 
@@ -86,7 +96,7 @@ def test_a_changed_file_outside_the_run_makes_the_stage_stale(tmp_path: Path) ->
         ran.append(1)
 
     def start() -> None:
-        stage = Stage(name="read", does="", settings=0, modules=(), files=(text,), output=text, run=read)
+        stage = Stage(name="read", does="", settings=0, code=(), files=(text,), output=text, run=read)
         run_stages([stage], StageLog(tmp_path), announce=lambda stage, state: None)
 
     start()

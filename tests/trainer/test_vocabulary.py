@@ -97,6 +97,10 @@ def test_digits_of_the_language_replace_ascii_digits_in_chat(encoded_run) -> Non
     assert (replacements["“"], replacements["’"]) == ('"', "'")
 
 
+def test_the_chat_format_knows_how_many_questions_were_taught_at_once(encoded_run) -> None:
+    assert ChatFormat.open(encoded_run.folder / "tokenizer").turns == 1
+
+
 def test_a_language_that_writes_ascii_digits_keeps_them() -> None:
     english, bangla = Passage("in 1997 and 2001", "en", False), Passage("১৯৭১ সাল", "bn", False)
     assert native_digits([english, bangla], "en") == {}

@@ -1,4 +1,4 @@
-"""The commands of the export package: `export` and `verify`.
+"""The commands of the export package: `export`, `verify` and `build`.
 
 Only click and the standard library are imported at the top, so that `mothertongue --help` stays fast.
 """
@@ -129,3 +129,44 @@ def print_proof(report: ParityReport) -> None:
     for row in report.rows():
         table.add_row(*row)
     Console().print(table)
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--until", metavar="STAGE", help="Stop after this stage; default: the last.")
+@click.option("--chat", "then_chat", is_flag=True, help="Then chat with the bundle.")
+@click.option("--despite-audit", is_flag=True, help="Train although the audit failed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object.")
+@click.pass_context
+def build(
+    ctx: click.Context,
+    recipe: Path,
+    until: str | None,
+    then_chat: bool,
+    despite_audit: bool,
+    as_json: bool,
+) -> None:
+    """Take RECIPE from text to a proved bundle: every stage, but only where its inputs changed.
+
+    An interrupted build continues where it was. Nothing is lost when a recipe changes: the checkpoints of the
+    old one are set aside.
+    """
+    from mothertongue_export.build import build_bundle
+    from mothertongue_export.summary import read_summary, summary_tables
+    from mothertongue_trainer.recipe import read_recipe
+
+    settings = read_recipe(recipe)
+    build_bundle(settings, until=until, despite_audit=despite_audit, quiet=as_json)
+    summary = read_summary(settings)
+    if as_json:
+        click.echo(json.dumps(summary.as_dict(), ensure_ascii=False))
+    else:
+        from rich.console import Console
+
+        console = Console()
+        for table in summary_tables(summary):
+            console.print(table)
+    if then_chat:
+        from mothertongue.cli import chat
+
+        ctx.invoke(chat, bundle=settings.bundle_folder)

@@ -42,6 +42,7 @@ class FileCount:
     characters: int  # Unicode code points of the text alone
     bytes: int  # UTF-8 bytes of the text alone
     languages: dict[str, int]  # language -> characters
+    turns: int  # questions in the longest conversation; 0 if all is prose
     sha256: str  # of the file
 
 
@@ -168,7 +169,7 @@ class DocumentFile:
         self.path = path
         self._file = path.open("wb")
         self._sha256 = hashlib.sha256()
-        self._documents = self._bytes = 0
+        self._documents = self._bytes = self._turns = 0
         self._languages = Counter[str]()
 
     def __enter__(self) -> DocumentFile:
@@ -184,6 +185,7 @@ class DocumentFile:
         self._documents += 1
         self._languages[document.language] += document.characters
         self._bytes += sum(len(passage.encode()) for passage in document.passages)
+        self._turns = max(self._turns, document.turns)
 
     def count(self) -> FileCount:
         return FileCount(
@@ -191,6 +193,7 @@ class DocumentFile:
             characters=self._languages.total(),
             bytes=self._bytes,
             languages=dict(self._languages),
+            turns=self._turns,
             sha256=self._sha256.hexdigest(),
         )
 

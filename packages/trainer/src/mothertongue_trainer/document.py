@@ -31,6 +31,11 @@ class Document:
         """Unicode code points of all passages: the unit in which corpora are mixed."""
         return sum(map(len, self.passages))
 
+    @property
+    def turns(self) -> int:
+        """The number of questions in it."""
+        return sum(message.role == "user" for message in self.messages)
+
     def to_json(self) -> str:
         """Return one line of JSON; the component is the name of the file that holds it."""
         body: dict[str, object] = {"id": self.id, "language": self.language}

@@ -8,7 +8,6 @@ so the next start can tell a finished stage from an interrupted one, and that fr
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 import time
@@ -27,8 +26,8 @@ class Stage:
     name: str
     does: str  # one line for the reader
     settings: Any  # JSON values that decide the result
-    modules: tuple[str, ...]  # whose source decides the result
-    files: tuple[Path, ...] = ()  # read from outside the run folder
+    code: tuple[Path, ...]  # source files that decide the result, compared by content
+    files: tuple[Path, ...] = ()  # text from outside the run folder, compared by size and time of change
     output: Path  # exists when the stage is done
     keep: bool = False  # an outdated output cost hours: set it aside instead of overwriting it
     run: Callable[[], None]
@@ -74,7 +73,7 @@ def fingerprints(stages: Sequence[Stage]) -> Iterator[tuple[Stage, str]]:
     """Yield each stage with its fingerprint; every stage depends on the one before it."""
     before = ""
     for stage in stages:
-        code = [hashlib.sha256(_source(module)).hexdigest() for module in stage.modules]
+        code = [hashlib.sha256(path.read_bytes()).hexdigest() for path in stage.code]
         seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in stage.files]
         text = json.dumps([before, stage.name, stage.settings, code, seen], ensure_ascii=False)
         before = hashlib.sha256(text.encode()).hexdigest()
@@ -108,11 +107,3 @@ def _run_stage(stage: Stage, log: StageLog, *, state: State, fingerprint: str) -
         note(finished=False)
         raise
     note(finished=True)
-
-
-def _source(module: str) -> bytes:
-    """Return the source of a module without importing it (torch would take seconds)."""
-    spec = importlib.util.find_spec(module)
-    assert spec is not None, f"no module {module}"
-    assert spec.origin is not None, f"{module} has no source file"
-    return Path(spec.origin).read_bytes()

@@ -73,7 +73,9 @@ def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = si
     progress("learning merges", 0, None)
     tokenizer = train_bpe(sample, replacements, vocabulary=recipe.tokenizer.vocabulary)
     tokenizer.save(str(temporary / "tokenizer.json"))
-    config = tokenizer_config(replacements, context=recipe.model.context)
+    files = read_manifest(run_folder / "corpus").files
+    turns = max(files[f"{name}.jsonl"].turns for name in recipe.corpus.mixture)
+    config = tokenizer_config(replacements, context=recipe.model.context, turns=turns or None)
     _write_json(temporary / "tokenizer_config.json", config)
     progress("measuring fairness", 0, None)
     report = measure(Tokenizer(tokenizer), read_documents(run_folder / "corpus" / "heldout.jsonl"))
@@ -197,8 +199,12 @@ def train_bpe(
     return tokenizer
 
 
-def tokenizer_config(replacements: dict[str, str], *, context: int) -> dict[str, Any]:
-    """Return what tokenizer_config.json holds: the keys that transformers reads, and ours."""
+def tokenizer_config(replacements: dict[str, str], *, context: int, turns: int | None) -> dict[str, Any]:
+    """Return what tokenizer_config.json holds: the keys that transformers reads, and ours.
+
+    `turns` is how many questions the longest conversation has that the model learns from; more at once it
+    has never seen.
+    """
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,
@@ -207,7 +213,7 @@ def tokenizer_config(replacements: dict[str, str], *, context: int) -> dict[str,
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
-        "mothertongue": {"replacements": replacements},
+        "mothertongue": {"replacements": replacements, "turns": turns},
     }
 
 

@@ -1,0 +1,98 @@
+"""Write the figures of README.md and docs/ from benchmarks/results/.
+
+    python benchmarks/figures.py            rewrite
+    python benchmarks/figures.py --check    exit 1 if a file is stale
+
+A block stands between `<!-- figures: NAME -->` and `<!-- end -->`.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mothertongue_export.summary import EXAM_SKILLS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(<!-- figures: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) + ("---:",) * (len(header) - 1), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def proof() -> str:
+    """The proof table of the nano model."""
+    nano = result("nano")
+    parity, certificate = nano["parity"], nano["certificate"]
+    seconds = sum(check["seconds"] for check in certificate["checks"])
+    checks = f"arbiter: {len(certificate['checks'])} checks in {seconds:.0f} s"
+    difference = f"largest logit difference {parity['reference_max_abs']:.1e}"
+    same = (
+        f"KL divergence {parity['kl_mean']:.1e} nats, "
+        f"same first choice {parity['top1_agreement_percent']:.2f} %, "
+        f"clear flips {parity['clear_flips_percent']:.2f} %"
+    )
+    rows = [
+        ("the training does what it claims", checks, certificate["verdict"]),
+        ("the fp32 graph equals PyTorch", difference, parity["verdict"]),
+        ("the shipped int8 bundle is the same model", same, parity["verdict"]),
+    ]
+    for language, text in parity["languages"].items():
+        torch, bundle = text["bits_per_byte_torch"], text["bits_per_byte_bundle"]
+        change = f"{torch:.4f} in PyTorch, {bundle:.4f} in the bundle ({text['increase_percent']:+.2f} %)"
+        rows.append((f"bits per byte of unseen text, {language}", change, parity["verdict"]))
+    return table(("claim", "measured", "verdict"), rows)
+
+
+def nano() -> str:
+    """What the nano model can do, and how long it took."""
+    measured = result("nano")
+    evaluation, machine, stages_s = measured["evaluation"], measured["machine"], measured["stages_s"]
+    rows = [(label, f"{evaluation['chat'][key]:.1f} %") for key, label in EXAM_SKILLS.items()]
+    for language, quality in evaluation["languages"].items():
+        twin, unigram = (evaluation[other][language]["bits_per_byte"] for other in ("twin", "unigram"))
+        bits = f"{quality['bits_per_byte']:.3f} bits per byte (random twin {twin:.2f}, unigram {unigram:.2f})"
+        rows.append((f"unseen prose, {language}", bits))
+        rows.append((f"characters per token, {language}", f"{quality['characters_per_token']:.2f}"))
+    rows.append(("size of the bundle", f"{measured['bundle_bytes'] / 1e6:.1f} MB"))
+    caption = (
+        "\nAsked through the int8 bundle, greedy, exact match. "
+        f"{machine['cores']} cores of {machine['cpu']}, torch {machine['torch']}, "
+        f"onnxruntime {machine['onnxruntime']}: audit and training {stages_s['train'] / 60:.1f} minutes, "
+        f"all stages {sum(stages_s.values()) / 60:.1f}.\n"
+    )
+    return table(("nano, 1.31 M parameters", "measured"), rows) + caption
+
+
+MAKERS: dict[str, Callable[[], str]] = {"proof": proof, "nano": nano}
+
+
+def rendered(text: str) -> str:
+    return BLOCK.sub(lambda block: block[1] + MAKERS[block[2]]() + block[3], text)
+
+
+def main(check: bool) -> int:
+    stale = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        fresh = rendered(text)
+        if fresh != text:
+            stale.append(path.name)
+            if not check:
+                path.write_text(fresh, encoding="utf-8")
+    print(f"{'stale' if check else 'rewritten'}: {', '.join(stale) or 'none'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(check=sys.argv[1:] == ["--check"]))
