@@ -1,5 +1,6 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from mothertongue_trainer.audit import END, RecipeRun, SyntheticRows, run_from_r
 from mothertongue_trainer.model import IGNORED, Qwen3
 from mothertongue_trainer.optimizer import build_optimizer
 from mothertongue_trainer.recipe import read_recipe
-from mothertongue_trainer.rows import Batch
+from mothertongue_trainer.rows import Batch, Rows
 from mothertongue_trainer.step import mean_loss
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -34,6 +35,15 @@ def test_the_run_of_a_recipe_passes_and_is_asked_everything(run: RecipeRun) -> N
     assert certificate.verdict == "PASS"
     assert len(certificate.checks) >= 15
     assert len(certificate.not_run) <= 2
+
+
+def test_prepared_rows_pass(encoded_run: Any) -> None:
+    recipe = encoded_run.recipe
+    model = Qwen3(recipe.model, recipe.tokenizer.vocabulary)
+    rows = Rows.open(recipe, encoded_run.folder)
+    run = training_run(recipe, rows, model, build_optimizer(model, recipe.optimizer))
+    certificate = audit(run)
+    assert certificate.verdict == "PASS", [check for check in certificate.checks if check.verdict != "PASS"]
 
 
 def test_labels_that_are_shifted_twice_are_found(run: RecipeRun, monkeypatch: pytest.MonkeyPatch) -> None:

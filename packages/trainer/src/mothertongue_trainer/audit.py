@@ -75,6 +75,17 @@ class RecipeRun:
         logits: Tensor = model(batch.tokens, batch.documents)
         return logits
 
+    def targets(self, batch: TensorBatch) -> Tensor:
+        """Return what each position (B, T) should learn, from the tokens wherever they tell.
+
+        Within a document that is the next token of the row. What follows the last one of a document only the
+        shard knows, so there the batch is believed.
+        """
+        following, next_document = batch.tokens.roll(-1, 1), batch.documents.roll(-1, 1)
+        next_document[:, -1] = -1
+        told = (batch.targets != IGNORED) & (batch.documents == next_document)
+        return torch.where(told, following, batch.targets)
+
     def train_step(self, step: int) -> None:
         take_step(
             self.model,
