@@ -1,3 +1,4 @@
+import contextlib
 import sys
 from pathlib import Path
 
@@ -13,3 +14,28 @@ def _one_thread():
     torch.set_num_threads(1)  # the tensors are tiny
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def exact():
+    """Put a run into float64, as the battery does, and return what its checks are given."""
+    from mothertongue_arbiter.audit import Options
+    from mothertongue_arbiter.torch.precision import true_float64
+    from mothertongue_arbiter.torch.subject import ExactSubject, Subject
+
+    with contextlib.ExitStack() as stack:
+
+        def convert(run):
+            subject = Subject(run, step=0, options=Options())
+            return ExactSubject(subject, stack.enter_context(true_float64(run.model)))
+
+        yield convert
+
+
+@pytest.fixture
+def subject():
+    """Return what the checks in the run's own precision are given."""
+    from mothertongue_arbiter.audit import Options
+    from mothertongue_arbiter.torch.subject import Subject
+
+    return lambda run: Subject(run, step=0, options=Options())

@@ -1,15 +1,11 @@
-import io
-import json
 import math
 
 import pytest
 import torch
-from rich.console import Console
 from torch.nn import functional as F
 from zoo import ZooRun, rms_norm
 
 from mothertongue_arbiter import ArbiterError, Declared, Options, Verdict, audit
-from mothertongue_arbiter.certificate import SCORE, Certificate, Check, NotRun
 
 TRUE_FLOAT64 = 1e-8  # the error that is left when no cast to float32 survives; with casts it is 1e-4
 
@@ -144,60 +140,6 @@ def test_progress_names_each_check():
     named = []
     certificate = audit(ZooRun(), options=Options(progress=named.append, rows=2))
     assert {check.name for check in certificate.checks} <= set(named)
-
-
-def certificate_of(*verdicts):
-    checks = tuple(
-        Check(name=f"check {i}", verdict=verdict, evidence=f"evidence {i}", cause="a cause")
-        for i, verdict in enumerate(verdicts)
-    )
-    not_run = (NotRun(name="absent", reason="the run has no `x`"),)
-    return Certificate(
-        step=0, checks=checks, not_run=not_run, shapes={"w": (2, 3)}, dtypes={"w": "float32"}, seconds=1.0
-    )
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        ("PASS PASS", "PASS"),
-        ("PASS FAIL INCONCLUSIVE", "FAIL"),
-        ("INCONCLUSIVE PASS", "INCONCLUSIVE"),
-        ("", "INCONCLUSIVE"),
-    ],
-)
-def test_the_worst_check_decides(verdicts, expected):
-    assert certificate_of(*map(Verdict, verdicts.split())).verdict == expected
-
-
-def test_the_certificate_file_has_the_keys_that_others_read(tmp_path):
-    path = tmp_path / "audit" / "certificate.json"
-    certificate_of(Verdict.PASS).write(path)
-    written = json.loads(path.read_text(encoding="utf-8"))
-    assert written["verdict"] == "PASS"
-    assert {"name", "verdict", "seconds", "evidence"} <= written["checks"][0].keys()
-    assert written["not_run"] == [{"name": "absent", "reason": "the run has no `x`"}]
-    assert {"shapes", "dtypes", "seeds", "device", "versions", "commit", "mutation_score"} <= written.keys()
-    assert [file.name for file in path.parent.iterdir()] == ["certificate.json"]
-
-
-def test_the_page_shows_the_worst_first():
-    from mothertongue_arbiter.view import page
-
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(page(certificate_of(Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL)))
-    lines = console.export_text().splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["FAIL", "INCONCLUSIVE", "PASS"]
-    assert "Likely cause: a cause" in lines[0]
-
-
-def test_the_certificate_states_the_score_that_the_zoo_has():
-    from faults import FAULTS
-    from healthy import HEALTHY
-
-    assert SCORE["faults"] == SCORE["caught"] == len(FAULTS)
-    assert SCORE["healthy"] == len(HEALTHY)
-    assert SCORE["alarms"] == 0
 
 
 def test_the_expected_initial_loss_is_the_logarithm_of_the_vocabulary():

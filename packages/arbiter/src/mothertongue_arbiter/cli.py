@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from mothertongue_arbiter.certificate import Certificate
 
+PAGE_COLUMNS = 160  # in a file or a pipe, where nothing says how wide the page is
 EXIT_CODES = {"PASS": 0, "FAIL": 1, "INCONCLUSIVE": 3}
 
 
@@ -97,7 +98,10 @@ def _show(certificate: Certificate, as_json: bool) -> None:
 
     from mothertongue_arbiter.view import page
 
-    Console().print(page(certificate))
+    console = Console()
+    if not console.is_terminal:
+        console.width = PAGE_COLUMNS
+    console.print(page(certificate))
 
 
 @contextmanager

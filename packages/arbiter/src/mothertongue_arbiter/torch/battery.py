@@ -37,8 +37,7 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
     """Return the certificate of a torch run; see `mothertongue_arbiter.audit`."""
     ledger = Ledger(options.progress)
     with preserved(run):
-        subject = Subject(run, step=step, options=options)
-        own = _own_backward(subject)
+        subject, own = _first_look(run, step, options)
         shapes = {name: tuple(parameter.shape) for name, parameter in run.model.named_parameters()}
         dtypes = {
             name: str(parameter.dtype).removeprefix("torch.")
@@ -93,17 +92,19 @@ class Ledger:
         self.checks.append(replace(answer, name=name, seconds=round(time.perf_counter() - begin, 3)))
 
 
-def _own_backward(subject: Subject) -> Backward:
-    """Return the gradient of the run as it is; a program that fails here fails in training too."""
+def _first_look(run: TrainingRun, step: int, options: Options) -> tuple[Subject, Backward]:
+    """Return the run and its gradient as they are; a program that fails here fails in training too."""
     try:
-        return subject.own
+        subject = Subject(run, step=step, options=options)
+        return subject, subject.own
     except ArbiterError:
         raise
     except Exception as error:
         first_line = (str(error).splitlines() or [""])[0]
-        raise ArbiterError(
-            f"loss: {type(error).__name__}: {first_line}; it must run before it is audited"
-        ) from error
+        message = (
+            f"batch() and loss(): {type(error).__name__}: {first_line}; they must run before they are audited"
+        )
+        raise ArbiterError(message) from error
 
 
 def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:

@@ -26,15 +26,20 @@ PROMOTED = {
 
 
 class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes in float64 whatever asks for less. `casts` counts (module, dtype) that did ask."""
+    """Computes in float64 whatever asks for less.
+
+    `casts` counts each (module, dtype) that did ask; `uses` has the parameters, by id, in order of first use.
+    """
 
     def __init__(self, modules: ModulePath) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
         self.casts: Counter[tuple[str, str]] = Counter()
+        self.uses: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        self._note_uses(args)
         dtype = kwargs.get("dtype")
         if dtype in PROMOTED:
             kwargs["dtype"] = PROMOTED[dtype]
@@ -46,6 +51,13 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs = {name: _promoted(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
 
+    def _note_uses(self, values: Any) -> None:
+        for value in values:
+            if isinstance(value, nn.Parameter):
+                self.uses.setdefault(id(value), len(self.uses))
+            elif isinstance(value, list | tuple):
+                self._note_uses(value)
+
 
 def _promoted(value: Any) -> Any:
     if isinstance(value, Tensor):
@@ -56,10 +68,9 @@ def _promoted(value: Any) -> Any:
 
 
 class ModulePath:
-    """Knows which module of a model is running, and in which order they first ran."""
+    """Knows which module of a model is running."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.order: dict[str, int] = {}
         self._stack: list[str] = []
         self._names = {id(module): name for name, module in model.named_modules()}
 
@@ -82,7 +93,6 @@ class ModulePath:
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         name = self._names.get(id(module), type(module).__name__) or type(module).__name__
-        self.order.setdefault(name, len(self.order))
         self._stack.append(name)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:

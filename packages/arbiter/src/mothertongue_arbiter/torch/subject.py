@@ -113,9 +113,7 @@ class ExactSubject(Subject):
         self.exact = self.own
         if any(one is not None and one.dtype != torch.float64 for one in self.exact.gradients.values()):
             raise ArbiterError("float64: a gradient came back in lower precision")
-        self.witness = TorchWitness(
-            self.run, self.batch, self.exact, order=mode.modules.order, seed=self.options.seed
-        )
+        self.witness = TorchWitness(self.run, self.batch, self.exact, uses=mode.uses, seed=self.options.seed)
         self.judge = Judge(
             self.witness, self.declared, step=self.step, random_directions=self.options.random_directions
         )

@@ -15,10 +15,10 @@ from mothertongue_arbiter.torch.backward import Backward, fix_random_numbers, sc
 
 
 class TorchWitness:
-    """Answers for one batch of a run in float64; `order` is the forward order of its modules."""
+    """Answers for one batch of a run in float64; `uses` has the order in which its parameters are used."""
 
     def __init__(
-        self, run: TrainingRun, batch: Any, backward: Backward, *, order: Mapping[str, int], seed: int
+        self, run: TrainingRun, batch: Any, backward: Backward, *, uses: Mapping[int, int], seed: int
     ) -> None:
         self.seed = seed
         self._run = run
@@ -29,7 +29,9 @@ class TorchWitness:
             for name, parameter in run.model.named_parameters()
             if parameter.is_floating_point()
         }
-        self._names = sorted(self._parameters, key=lambda name: _place(name, order))
+        self._names = sorted(
+            self._parameters, key=lambda name: uses.get(id(self._parameters[name]), len(uses))
+        )
         self._moved: tuple[Direction, dict[str, Tensor]] | None = None
 
     def names(self) -> list[str]:
@@ -86,11 +88,3 @@ class TorchWitness:
         if direction.along == "zeros" and gradient is not None:
             step = step * (gradient == 0)
         return step
-
-
-def _place(name: str, order: Mapping[str, int]) -> int:
-    """Return when the module that owns the parameter `name` first ran, or the nearest one around it."""
-    owner = name.rpartition(".")[0]
-    while owner and owner not in order:
-        owner = owner.rpartition(".")[0]
-    return order.get(owner, len(order))

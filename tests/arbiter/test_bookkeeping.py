@@ -1,0 +1,39 @@
+import pytest
+import torch
+from zoo import ZooRun
+
+from mothertongue_arbiter import Verdict
+from mothertongue_arbiter.torch.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.subject import Unavailable
+
+
+def test_each_tensor_once_passes(subject):
+    assert coverage(subject(ZooRun())).verdict == Verdict.PASS
+
+
+def test_several_optimizers_are_one_coverage(subject):
+    run = ZooRun()
+    matrices, gains = (group["params"] for group in run.optimizer.param_groups)
+    run.optimizer = [torch.optim.SGD(matrices, lr=0.1), torch.optim.AdamW(gains, weight_decay=0.0)]
+    assert coverage(subject(run)).verdict == Verdict.PASS
+    run.optimizer.append(torch.optim.SGD(gains[:1], lr=0.1))
+    check = coverage(subject(run))
+    assert "2 times in the optimizer" in check.evidence
+    assert check.verdict == Verdict.FAIL
+
+
+def test_a_run_without_optimizer_is_not_judged(subject):
+    run = ZooRun()
+    run.optimizer = None
+    with pytest.raises(Unavailable, match="no `optimizer`"):
+        coverage(subject(run))
+
+
+def test_a_tie_that_the_model_does_not_have_is_not_judged(subject):
+    run = ZooRun()
+    run.declared = run.declared.__class__(tied=(("embedding.weight", "no.such"),))
+    with pytest.raises(Unavailable, match=r"no\.such"):
+        ties(subject(run))
+    run.declared = run.declared.__class__()
+    with pytest.raises(Unavailable, match="no tie is declared"):
+        ties(subject(run))

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from mothertongue_arbiter.certificate import Verdict
+from mothertongue_arbiter.direction import signs
+from mothertongue_arbiter.judgement import Judge, named
+from mothertongue_arbiter.run import Declared
+
+
+class Chain:
+    """sum over tensors of (w . x)^2 + w . x, with gradients that can be spoiled."""
+
+    seed = 0
+
+    def __init__(self, *, severed=(), wrong=(), unused=()):
+        rng = np.random.default_rng(0)
+        self.values = {f"t{i}": rng.normal(size=6) for i in range(8)}
+        self.unused = unused
+        self.gradients = {name: 2 * value + 1 for name, value in self.values.items()}
+        for name in wrong:
+            self.gradients[name] = self.gradients[name] * 0.9
+        for name in (*severed, *unused):
+            self.gradients[name] = None
+
+    def names(self):
+        return list(self.values)
+
+    def scale(self, name):
+        return 1.0
+
+    def gradient_norm(self, name):
+        gradient = self.gradients[name]
+        return None if gradient is None else float(np.linalg.norm(gradient))
+
+    def step(self, direction, name):
+        if direction.along == "gradient":
+            return self.gradients[name]
+        return signs(direction.seed, name, 6) * direction.scales[name]
+
+    def loss_at(self, direction, epsilon):
+        total = 0.0
+        for name, value in self.values.items():
+            moved = value + epsilon * self.step(direction, name) if name in direction.scales else value
+            total += 0.0 if name in self.unused else float((moved**2 + moved).sum())
+        return total
+
+    def slope(self, direction):
+        parts = [
+            self.gradients[name] * self.step(direction, name)
+            for name in direction.scales
+            if self.gradients[name] is not None
+        ]
+        flat = np.concatenate(parts) if parts else np.zeros(1)
+        return float(flat.sum()), float(np.linalg.norm(flat))
+
+
+def judge(step=0, declared=None, **spoiled):
+    return Judge(Chain(**spoiled), declared or Declared(), step=step)
+
+
+def subjects(check):
+    return [finding.subject for finding in check.findings]
+
+
+def test_right_gradients_pass():
+    assert judge().presence().verdict == Verdict.PASS
+    assert judge().values().verdict == Verdict.PASS
+
+
+def test_wrong_gradients_are_listed_nearest_the_loss_first():
+    check = judge(wrong=("t1", "t5")).values()
+    assert check.verdict == Verdict.FAIL
+    assert subjects(check) == ["t5", "t1"]
+    assert check.cause == "a wrong backward between t5 and t6"
+
+
+def test_severed_and_dead_tensors_are_told_apart():
+    check = judge(severed=("t2",), unused=("t4",)).presence()
+    verdicts = {finding.subject: finding.verdict for finding in check.findings}
+    assert verdicts == {"t2": "SEVERED", "t4": "DEAD-HERE"}
+    assert check.verdict == Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("step", "declared", "expected"),
+    [
+        (0, Declared(), Verdict.PASS),
+        (9, Declared(), Verdict.FAIL),
+        (9, Declared(conditional=("t4",)), Verdict.PASS),
+        (9, Declared(frozen=("t4",)), Verdict.PASS),
+    ],
+)
+def test_a_dead_tensor_is_forgiven_at_first_and_later_only_when_declared(step, declared, expected):
+    assert judge(step, declared, unused=("t4",)).presence().verdict == expected
+
+
+def test_a_long_list_of_names_is_cut():
+    assert named([f"t{i}" for i in range(9)]) == "t0, t1, t2, t3, t4, t5 and 3 more"

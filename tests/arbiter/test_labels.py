@@ -1,0 +1,76 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from zoo import END_OF_TEXT, ZooRun, sum_of_cross_entropy
+
+from mothertongue_arbiter import Verdict
+from mothertongue_arbiter.torch import labels
+from mothertongue_arbiter.torch.subject import Unavailable
+
+
+def training_on(change):
+    """A run that trains on changed targets while its author believes in the right ones."""
+    run = ZooRun()
+    batch = run.batch
+    run.batch = lambda step: (found := batch(step)) | {"targets": change(found["targets"].clone(), found)}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda targets, batch: targets.roll(-1, 1), "shifted twice"),
+        (lambda targets, batch: torch.where(targets >= 0, batch["input_ids"], -100), "learns to copy"),
+        (
+            lambda targets, batch: targets.masked_fill(targets == END_OF_TEXT, -100),
+            "token 1 is never learned",
+        ),
+        (lambda targets, batch: torch.cat([targets[:3], targets[3:] * 0 - 100]), "whole rows [3]"),
+        (lambda targets, batch: torch.where(targets < 0, 5, targets), "that have no label"),
+    ],
+)
+def test_a_wrong_label_is_explained(exact, change, said):
+    check = labels.labels(exact(training_on(change)))
+    assert check.verdict == Verdict.FAIL
+    assert said in f"{check.evidence} {check.cause}"
+
+
+def test_next_tokens_are_known_without_targets(exact):
+    run = ZooRun()
+    subject = exact(run)
+
+    class Plain:
+        model, loss, batch, documents, declared = run.model, run.loss, run.batch, run.documents, run.declared
+
+    subject.run = Plain()
+    assert labels.labels(subject).verdict == Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor", "expected"), [("tokens", 1, "PASS"), ("sum", 48, "PASS"), ("tokens", 0.5, "FAIL")]
+)
+def test_weights_add_up_to_the_declared_normalisation(exact, rule, factor, expected):
+    run = ZooRun()
+    run.declared = replace(run.declared, normalisation=rule)
+    loss = run.loss
+    run.loss = lambda model, batch: factor * loss(model, batch)
+    assert labels.weights(exact(run)).verdict == expected
+
+
+def test_weights_of_a_loss_that_is_no_cross_entropy_are_not_judged(exact):
+    run = ZooRun()
+
+    def with_z_loss(model, batch):
+        logits = run.forward(model, batch)
+        return sum_of_cross_entropy(logits, batch["targets"]) + logits.logsumexp(-1).square().mean()
+
+    run.loss = with_z_loss
+    with pytest.raises(Unavailable, match="no plain cross-entropy"):
+        labels.weights(exact(run))
+
+
+def test_the_initial_loss_may_be_declared(exact):
+    run = ZooRun()
+    run.declared = replace(run.declared, initial_loss=1.0)
+    assert labels.initial_loss(exact(run)).verdict == Verdict.FAIL
