@@ -26,6 +26,8 @@ from mothertongue_trainer.step import RowSource, TensorBatch, take_step
 
 BOS, END, FIRST_WORD = 0, 4, 6  # token ids, the same in every Mothertongue tokenizer
 SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
+# The start of each row: float64 logits of a large vocabulary are the costly part of an audit.
+AUDITED_TOKENS = 256
 
 
 class RecipeRun:
@@ -58,7 +60,7 @@ class RecipeRun:
 
     def batch(self, step: int) -> TensorBatch:
         batch = TensorBatch.of(self.rows.batch(step), self.model.head_weight.device)
-        return TensorBatch._make(rows[: self.training.batch_sequences] for rows in batch)
+        return TensorBatch._make(rows[: self.training.batch_sequences, :AUDITED_TOKENS] for rows in batch)
 
     def micro_batches(self, step: int, rank: int) -> list[TensorBatch]:
         return list(self.batch(step).split(self.training.micro_batch_sequences or 1))
