@@ -1,7 +1,9 @@
+import re
+
 import numpy as np
 import pytest
 
-from mothertongue_trainer.phrasings import ask, ask_freely, genitive, read_phrasings
+from mothertongue_trainer.phrasings import ask, ask_freely, compose, genitive, read_phrasings
 
 
 @pytest.mark.parametrize(
@@ -26,7 +28,25 @@ def test_every_skill_has_many_phrasings_and_holds_four_out() -> None:
     for skill, phrasings in read_phrasings().items():
         assert len(phrasings.taught) >= 12, skill
         assert len(phrasings.heldout) == 4, skill
-        assert len({*phrasings.taught, *phrasings.heldout}) == len(phrasings.taught) + 4, skill
+        assert len(set(phrasings.taught)) == len(phrasings.taught), skill
+        assert not {*phrasings.taught, *phrasings.composed} & set(phrasings.heldout), skill
+
+
+def test_word_skills_are_asked_in_hundreds_of_frames() -> None:
+    for skill in ("english", "bangla", "definition", "sentence"):
+        phrasings = read_phrasings()[skill]
+        assert len(set(phrasings.composed)) >= 500, skill
+        for phrasing in phrasings.composed:
+            assert set(re.findall(r"\{(\w+)\}", phrasing)) <= {"w", "g", "e"}, phrasing
+            assert "  " not in phrasing
+
+
+def test_parts_are_combined_and_values_stay() -> None:
+    parts = {"of": ["{w} এর", "{g}"], "what": ["কী?", "বলো"]}
+    assert compose("{of} অর্থ {what}", parts) == [
+        "{w} এর অর্থ কী?", "{w} এর অর্থ বলো", "{g} অর্থ কী?", "{g} অর্থ বলো",
+    ]  # fmt: skip
+    assert compose("{w} অর্থ", parts) == ["{w} অর্থ"]
 
 
 def test_a_question_holds_its_word() -> None:
@@ -45,4 +65,5 @@ def test_free_typing_quotes_drops_marks_and_stays_readable() -> None:
 
 def test_a_bare_word_stays_bare() -> None:
     random = np.random.default_rng(0)
-    assert {ask_freely("{w}", {"w": "নদী"}, random) for _ in range(300)} == {"নদী", '"নদী"', "'নদী'"}
+    typed = {ask_freely("{w}", {"w": "নদী"}, random) for _ in range(300)}
+    assert typed == {"নদী", '"নদী"', "'নদী'"}

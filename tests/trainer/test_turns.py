@@ -81,16 +81,19 @@ def test_unseen_sums_are_symmetric_and_some() -> None:
 
 def test_bare_sums_are_taught(turns: dict[str, list[Turn]]) -> None:
     questions = {turn.question: turn.answer for turn in turns["sums"]}
-    assert questions["৭ + ৫"] == questions["৭+৫"] == "১২"
+    assert questions["৭ + ৫"] == "১২"
+    assert any("৭+৫" in question for question in questions)
 
 
-def test_phrasings_are_used_up_before_one_comes_again() -> None:
+def test_a_fact_is_asked_canonically_and_then_in_many_frames() -> None:
     questioner = Questioner(np.random.default_rng(0))
-    values = {"a": "৭", "b": "৫"}
-    first = [turn.question for turn in questioner.many("sums", values, "১২", 21)]
-    assert any("plus" in question for question in first)
-    assert any("যোগফল" in question for question in first)
-    assert len({question.rstrip(" ?।") for question in first}) >= 15
+    asked = [turn.question for turn in questioner.many("english", {"w": "নদী"}, "river", 40)]
+    assert asked[0] == "নদী ইংরেজিতে কী?"
+    assert len(set(asked)) >= 38
+    assert len({len(question.split()) for question in asked}) >= 6
+    sums = [turn.question for turn in questioner.many("sums", {"a": "৭", "b": "৫"}, "১২", 40)]
+    assert any("plus" in question for question in sums)
+    assert any("যোগফল" in question for question in sums)
 
 
 def test_the_same_seed_gives_the_same_turns(turns: dict[str, list[Turn]]) -> None:

@@ -23,7 +23,8 @@ def read_everyday() -> list[EverydayTurn]:
     table = read_table("everyday")
     return [
         *(_turn(turn["taught"], turn["heldout"], turn["answer"]) for turn in table["turn"]),
-        _off_topic(table["elsewhere"], table["other"]),
+        _turn(table["other"]["taught"], table["other"]["heldout"], table["elsewhere"]["answer"]),
+        _elsewhere(table["elsewhere"]),
         _arithmetic(table["arithmetic"]),
     ]
 
@@ -33,18 +34,19 @@ def _turn(taught: Iterable[str], heldout: Iterable[str], answer: str) -> Everyda
     return EverydayTurn(phrasings=phrasings, answer=answer)
 
 
-def _off_topic(elsewhere: dict[str, Any], other: dict[str, Any]) -> EverydayTurn:
+def _elsewhere(table: dict[str, Any]) -> EverydayTurn:
+    """Return requests for a text about any topic."""
     taught, heldout = (
-        [*other[part], *(text.format(t=topic) for text in elsewhere[part] for topic in elsewhere["topics"])]
+        [text.format(t=topic) for text in table[part] for topic in table["topics"]]
         for part in ("taught", "heldout")
     )
-    return _turn(taught, heldout, elsewhere["answer"])
+    return _turn(taught, heldout, table["answer"])
 
 
 def _arithmetic(table: dict[str, Any]) -> EverydayTurn:
     """Return sums beyond the learned ones, and differences, products and quotients."""
-    small = [(a, b) for a in range(2, 50, 5) for b in range(1, a, 7)]
-    large = [(a, b) for a in range(LARGEST_ADDEND + 2, 100, 4) for b in range(5, 100, 11)]
+    small = [(a, b) for a in range(3, 50, 9) for b in range(1, a, 11)]
+    large = [(a, b) for a in range(LARGEST_ADDEND + 2, 100, 6) for b in range(5, 100, 17)]
     taught = [*_written(table["not_sums"], small), *_written(table["large_sums"], large)]
     return _turn(taught, _written(table["heldout"], [(9, 4), (18, 6)]), table["answer"])
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -13,7 +14,12 @@ import numpy as np
 
 VOWEL_SIGNS = "ািীুূৃেৈোৌ"
 INDEPENDENT_VOWELS = "অআইঈউঊএঐওঔ"
-OPENINGS = ("আচ্ছা, ", "বলো তো, ", "বলুন তো, ", "দয়া করে বলো, ", "দয়া করে বলুন, ", "আমাকে বলো, ")
+OPENINGS = (
+    "আচ্ছা, ", "বলো তো, ", "বলুন তো, ", "দয়া করে বলো, ", "দয়া করে বলুন, ", "আমাকে বলো, ", "একটু বলো, ",
+    "ভাই, ", "আমি জানতে চাই, ", "তুমি কি জানো, ", "আপনি কি বলতে পারেন, ", "এবার বলো, ", "প্লিজ, ", "জানতে চাইছি, ",
+)  # fmt: skip
+CLOSINGS = (" বলো তো", " ভাই", " প্লিজ", " দয়া করে বলো", " একটু বলবে", " জানো কি", " বলুন তো")
+ENGLISH_OPENINGS = ("please, ", "can you tell me, ", "hello, ", "tell me, ", "ok, ", "now, ")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,7 @@ class Phrasings:
     """The phrasings of one skill; `heldout` ones are never trained."""
 
     taught: tuple[str, ...]
+    composed: tuple[str, ...] = ()  # taught as well: every combination of the parts
     heldout: tuple[str, ...]
 
     @property
@@ -36,10 +43,25 @@ def read_table(name: str) -> dict[str, Any]:
 
 def read_phrasings() -> dict[str, Phrasings]:
     """Return the phrasings of every skill that asks for words or numbers."""
+    table = read_table("phrasings")
+    parts = table.pop("parts")
     return {
-        skill: Phrasings(taught=tuple(lists["taught"]), heldout=tuple(lists["heldout"]))
-        for skill, lists in read_table("phrasings").items()
+        skill: Phrasings(
+            taught=tuple(lists["taught"]),
+            composed=tuple(text for pattern in lists.get("composed", ()) for text in compose(pattern, parts)),
+            heldout=tuple(lists["heldout"]),
+        )
+        for skill, lists in table.items()
     }
+
+
+def compose(pattern: str, parts: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return `pattern` with its `{part}`s replaced in all combinations; `{w}` and the like stay."""
+    pieces = re.split(r"(\{\w+\})", pattern)
+    choices = [
+        parts.get(piece.strip("{}"), [piece]) if piece.startswith("{") else [piece] for piece in pieces
+    ]
+    return ["".join(combination) for combination in itertools.product(*choices)]
 
 
 def genitive(word: str) -> str:
@@ -64,20 +86,30 @@ def ask(phrasing: str, values: Mapping[str, str]) -> str:
 
 def ask_freely(phrasing: str, values: Mapping[str, str], random: np.random.Generator) -> str:
     """Return the question as someone may type it: quoted, polite, without question mark, in lower case."""
-    chance = random.random(4)
-    if chance[0] < 0.3:  # quotation marks around what is asked for
-        mark = '"' if chance[0] < 0.2 else "'"
+    quoted, signed, lowered, polite = random.random(4)
+    if quoted < 0.3:  # quotation marks around what is asked for
+        mark = '"' if quoted < 0.2 else "'"
         values = {name: f"{mark}{value}{mark}" if name in "we" else value for name, value in values.items()}
         phrasing = phrasing.replace("{g}", "{w} এর")
     question = ask(phrasing, values)
-    if chance[1] < 0.25:
+    if signed < 0.25:
         question = question.rstrip("?")
-    elif chance[1] < 0.35 and question[-1].isalnum() and " " in question:
+    elif signed < 0.35 and question[-1].isalnum() and " " in question:
         question += "?" if phrasing.isascii() else "।"
-    elif chance[1] < 0.40 and question[-1] == "?":
+    elif signed < 0.40 and question[-1] == "?":
         question = question[:-1] + " ?"
+    if phrasing.isascii() and lowered < 0.35:
+        question = question[0].lower() + question[1:]
+    if polite > 0.25 or " " not in question:
+        return question
     if phrasing.isascii():
-        return question[0].lower() + question[1:] if chance[2] < 0.35 else question
-    if chance[3] < 0.12 and " " in question:
-        return OPENINGS[int(chance[3] / 0.12 * len(OPENINGS))] + question
-    return question
+        return _pick(ENGLISH_OPENINGS, random) + question
+    return (
+        _pick(OPENINGS, random) + question
+        if polite < 0.17
+        else question.rstrip(" ?।") + _pick(CLOSINGS, random)
+    )
+
+
+def _pick(texts: Sequence[str], random: np.random.Generator) -> str:
+    return texts[int(random.integers(len(texts)))]

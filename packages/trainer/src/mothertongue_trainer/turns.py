@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
-from mothertongue_trainer.phrasings import ask_freely, read_phrasings
+from mothertongue_trainer.phrasings import ask, ask_freely, read_phrasings
 from mothertongue_trainer.words import WordList
 
 NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
@@ -51,16 +51,26 @@ class Questioner:
         self._phrasings = read_phrasings()
 
     def many(self, skill: str, values: Mapping[str, str], answer: str, count: int) -> Iterator[Turn]:
-        """Yield `count` turns: the canonical phrasing first, then others, none twice before all were used."""
-        pool = self._phrasings[skill].taught
-        order = [0, *self.random.permutation(np.arange(1, len(pool)))]
+        """Yield `count` turns: the canonical phrasing as it is, then composed and listed ones in turn."""
+        phrasings = self._phrasings[skill]
+        listed = self._shuffled(phrasings.taught, count)
+        composed = self._shuffled(phrasings.composed or phrasings.taught, count)
         for number in range(count):
-            question = ask_freely(pool[order[number % len(order)]], values, self.random)
+            if number == 0:
+                question = ask(phrasings.canonical, values)
+            else:
+                pool = composed if number % 2 else listed
+                question = ask_freely(pool[number // 2 % len(pool)], values, self.random)
             yield Turn(question=question, answer=answer)
+
+    def _shuffled(self, pool: Sequence[str], count: int) -> list[str]:
+        """Return `count` of `pool` in random order, or all if there are fewer."""
+        return [pool[i] for i in self.random.choice(len(pool), size=min(count, len(pool)), replace=False)]
 
     def one(self, skill: str, values: Mapping[str, str], answer: str) -> Turn:
         """Return a turn in any phrasing."""
-        pool = self._phrasings[skill].taught
+        phrasings = self._phrasings[skill]
+        pool = phrasings.composed if self.random.random() < 0.5 else phrasings.taught
         phrasing = pool[self.random.integers(len(pool))]
         return Turn(question=ask_freely(phrasing, values, self.random), answer=answer)
 
