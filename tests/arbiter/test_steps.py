@@ -38,6 +38,22 @@ def test_a_frozen_tensor_that_moves_fails(subject):
     assert "frozen, and moved" in check.evidence
 
 
+def test_a_tensor_that_never_moves_is_seen_without_knowing_the_optimizer(subject):
+    run = ZooRun()
+    hidden = run.optimizer
+    for group in hidden.param_groups:
+        group["params"] = [parameter for parameter in group["params"] if parameter is not run.model.norm]
+    one = subject(run)
+    run.optimizer = None
+    accumulate, run.train_step = (
+        run.accumulate,
+        lambda step: (hidden.zero_grad(), accumulate(step), hidden.step()),
+    )
+    check = movement(one, take_steps(one))
+    assert check.verdict == Verdict.FAIL
+    assert [finding.subject for finding in check.findings] == ["norm"]
+
+
 def test_a_learning_rate_of_zero_fails_unless_it_warms_up(subject):
     run = ZooRun()
     run.learning_rate = lambda step: 0.0

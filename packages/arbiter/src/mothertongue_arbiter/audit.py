@@ -1,4 +1,16 @@
-"""Audit a training run: ask everything its members allow, and write down what was not asked."""
+"""Audit a training run: ask everything its members allow, and write down what was not asked.
+
+    class Mine:
+        model = build_model()
+
+        def batch(self, step): return load_batch(step)
+        def loss(self, model, batch): return cross_entropy(model(batch["input_ids"]), batch["labels"])
+
+    certificate = audit(Mine())
+    certificate.verdict  # PASS, FAIL or INCONCLUSIVE; certificate.checks say why
+
+Each further member of `TrainingRun` unlocks more checks.
+"""
 
 from __future__ import annotations
 

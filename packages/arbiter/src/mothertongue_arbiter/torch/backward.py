@@ -25,7 +25,10 @@ class Backward:
 
 def fix_random_numbers(seed: int) -> None:
     """Dropout and other noise repeat from here."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)  # the same on a CPU, and a millisecond faster
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the audited program may use the global state
 

@@ -200,7 +200,7 @@ def movement(subject: Subject, steps: Steps) -> Check:
     rate = max(record.learning_rate for record in steps.records)
     still, strayed = [], []
     for name, parameter in subject.run.model.named_parameters():
-        given = [(record.handed or {}).get(name) for record in steps.records]
+        given = [(record.handed or record.reference).get(name) for record in steps.records]
         alive = any(gradient is not None and bool(gradient.any()) for gradient in given)
         frozen = subject.declared.is_frozen(name) or not parameter.requires_grad
         if alive and not frozen and name not in steps.moved:
