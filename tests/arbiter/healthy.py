@@ -144,6 +144,28 @@ def sums_instead_of_means():
 
 
 @healthy
+def z_loss():
+    run = ZooRun()
+    loss = run.loss
+    run.loss = lambda model, batch: (
+        loss(model, batch) + 1e-4 * run.forward(model, batch).logsumexp(-1).square().mean()
+    )
+    return run
+
+
+@healthy
+def label_smoothing():
+    run = ZooRun()
+
+    def smoothed(model, batch):
+        logits, targets = run.forward(model, batch), batch["targets"]
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=0.1)
+
+    run.loss = smoothed
+    return run
+
+
+@healthy
 def only_what_is_required():
     class Least:
         def __init__(self):

@@ -11,7 +11,7 @@ from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.torch.subject import ExactSubject, Unavailable
 from mothertongue_arbiter.torch.xray import Xray
 
-LARGEST_RESIDUAL = 1e-6  # float64; beyond it the loss is no plain cross-entropy, and weights cannot be read
+LARGEST_RESIDUAL = 1e-6  # float64; beyond it the loss is no plain cross-entropy, and nothing can be read
 LARGEST_WEIGHT_ERROR = 1e-6  # relative, float64
 LARGEST_INITIAL_ERROR = 0.10  # of ln V; healthy initialisations of the research zoo are within 3 %
 
@@ -20,7 +20,8 @@ def labels(subject: ExactSubject) -> Check:
     """Each position learns the label that it should, and every token that should be learned is."""
     if getattr(subject.run, "declared", None) is None and not hasattr(subject.run, "targets"):
         raise Unavailable("neither `targets(batch)` nor `declared` says what should be learned")
-    xray, expected, must = subject.xray, *_expected(subject)
+    xray = _plain(subject)
+    expected, must = _expected(subject)
     known = (expected >= 0) & xray.supervised
     wrong = known & (xray.labels != expected)
     if bool(wrong.any()):
@@ -48,11 +49,10 @@ def labels(subject: ExactSubject) -> Check:
 
 def weights(subject: ExactSubject) -> Check:
     """All learned positions weigh the same, and the weights add up to the declared normalisation."""
-    xray, rule = subject.xray, subject.declared.normalisation
+    rule = subject.declared.normalisation
     if getattr(subject.run, "declared", None) is None or rule == "other":
         raise Unavailable("`declared.normalisation` does not say how positions are weighed")
-    if xray.residual > LARGEST_RESIDUAL:
-        raise Unavailable(f"the loss is no plain cross-entropy of the logits (residual {xray.residual:.1e})")
+    xray = _plain(subject)
     found = xray.weights[xray.supervised]
     if not found.numel():
         return _failed("loss weights", "no position is learned", "every label is masked")
@@ -92,6 +92,14 @@ def initial_loss(subject: ExactSubject) -> Check:
         evidence=f"{loss:.4f} nats a token, {should:.4f} expected (ln {vocabulary})",
         cause="" if good else cause,
     )
+
+
+def _plain(subject: ExactSubject) -> Xray:
+    """Return the X-ray, if it can be read: label smoothing or a z-loss give every position a gradient."""
+    if subject.xray.residual > LARGEST_RESIDUAL:
+        residual = f"residual {subject.xray.residual:.1e}"
+        raise Unavailable(f"the loss is no plain cross-entropy of the logits ({residual})")
+    return subject.xray
 
 
 def _expected(subject: ExactSubject) -> tuple[Tensor, Tensor]:

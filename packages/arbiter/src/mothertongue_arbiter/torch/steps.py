@@ -34,7 +34,7 @@ class Recorded:
     xrays: list[Xray] = field(default_factory=list)  # one a micro-batch
     reference: Mapping[str, Tensor | None] = field(
         default_factory=dict
-    )  # of the declared loss, before the step
+    )  # of loss() on batch(), before the step
 
 
 @dataclass(frozen=True, kw_only=True)
