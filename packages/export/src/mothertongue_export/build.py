@@ -14,7 +14,7 @@ import click
 import mothertongue
 import mothertongue_export
 import mothertongue_trainer
-from mothertongue.errors import CheckpointError, RecipeError
+from mothertongue.errors import RecipeError
 from mothertongue_trainer.files import matching_paths
 from mothertongue_trainer.lock import run_lock
 from mothertongue_trainer.progress import progress_bar
@@ -172,20 +172,27 @@ class Builder:
             raise KeyboardInterrupt  # saved; the next start continues
 
     def _evaluate(self) -> None:
+        from mothertongue_trainer.checkpoint import newest_checkpoint
         from mothertongue_trainer.evaluation import evaluate
 
         with progress_bar(quiet=self.quiet) as progress:
-            evaluate(self.recipe, self._checkpoint(), self.recipe.run_folder, progress=progress)
+            evaluate(
+                self.recipe,
+                newest_checkpoint(self.recipe.run_folder),
+                self.recipe.run_folder,
+                progress=progress,
+            )
 
     def _export(self) -> None:
         from mothertongue_export.exporter import export
+        from mothertongue_trainer.checkpoint import newest_checkpoint
         from mothertongue_trainer.corpus import read_manifest
         from mothertongue_trainer.document import read_documents
 
         corpus = self.recipe.run_folder / "corpus"
         with progress_bar(quiet=self.quiet) as progress:
             export(
-                self._checkpoint(),
+                newest_checkpoint(self.recipe.run_folder),
                 self.recipe.bundle_folder,
                 config=self.recipe.export,
                 heldout=list(read_documents(corpus / "heldout.jsonl")),
@@ -199,14 +206,6 @@ class Builder:
 
         with progress_bar(quiet=self.quiet) as progress:
             take_exam(self.recipe, self.recipe.run_folder, progress=progress)
-
-    def _checkpoint(self) -> Path:
-        from mothertongue_trainer.checkpoint import find_checkpoint
-
-        folder = find_checkpoint(self.recipe.run_folder)
-        if folder is None:
-            raise CheckpointError(f"{self.recipe.run_folder}: no checkpoint; run `mothertongue train` first")
-        return folder
 
 
 def _code(package: Path, modules: Iterable[str]) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,20 +35,15 @@ def export(
 
     A bundle that misses a gate is not written; one that was there before stays.
     """
-    from mothertongue.errors import CheckpointError
     from mothertongue_export.exporter import export as export_bundle
-    from mothertongue_trainer.checkpoint import find_checkpoint
+    from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.corpus import read_manifest
     from mothertongue_trainer.document import read_documents
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
-    checkpoint = checkpoint or find_checkpoint(settings.run_folder)
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{settings.run_folder}: no checkpoint; run `mothertongue train {recipe}` first"
-        )
+    checkpoint = checkpoint or newest_checkpoint(settings.run_folder)
     corpus = settings.run_folder / "corpus"
     bundle = out or settings.bundle_folder
     with failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
@@ -151,6 +147,9 @@ def build(
     An interrupted build continues where it was. Nothing is lost when a recipe changes: the checkpoints of the
     old one are set aside.
     """
+    # Read when torch loads: threads that wait by spinning cost a busy machine more than the work they save.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
     from mothertongue_export.build import build_bundle
     from mothertongue_export.summary import read_summary, summary_tables
     from mothertongue_trainer.recipe import read_recipe

@@ -86,6 +86,18 @@ def find_checkpoint(run_folder: Path) -> Path | None:
     return max(_complete_checkpoints(run_folder), default=None)
 
 
+def newest_checkpoint(run_folder: Path) -> Path:
+    """Return the newest complete checkpoint of a run.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    checkpoint = find_checkpoint(run_folder)
+    if checkpoint is None:
+        raise CheckpointError(f"{run_folder}: no checkpoint; run `mothertongue train` with this recipe first")
+    return checkpoint
+
+
 def prune_checkpoints(run_folder: Path, *, keep: int) -> None:
     """Delete all but the newest `keep` complete checkpoints, and what an interrupted save left."""
     for folder in sorted(_complete_checkpoints(run_folder))[:-keep]:

@@ -74,7 +74,7 @@ def train(recipe: Path, despite_audit: bool, as_json: bool) -> None:
 
     Ctrl-C finishes the step, saves and stops; the same command continues. A second Ctrl-C stops at once.
     """
-    # Read when torch loads: threads that wait by spinning cost a busy machine five times the work they save.
+    # Read when torch loads: threads that wait by spinning cost a busy machine more than the work they save.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from mothertongue_trainer.display import TrainingDisplay
@@ -100,18 +100,13 @@ def train(recipe: Path, despite_audit: bool, as_json: bool) -> None:
 @json_option
 def evaluate(recipe: Path, checkpoint: Path | None, as_json: bool) -> None:
     """Measure the model of RECIPE on held-out text, beside its untrained twin and a unigram model."""
-    from mothertongue.errors import CheckpointError
-    from mothertongue_trainer.checkpoint import find_checkpoint
+    from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.evaluation import evaluate as evaluate_model
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
-    checkpoint = checkpoint or find_checkpoint(settings.run_folder)
-    if checkpoint is None:
-        raise CheckpointError(
-            f"{settings.run_folder}: no checkpoint; run `mothertongue train {recipe}` first"
-        )
+    checkpoint = checkpoint or newest_checkpoint(settings.run_folder)
     with progress_bar(quiet=as_json) as progress:
         evaluation = evaluate_model(settings, checkpoint, settings.run_folder, progress=progress)
     click.echo(json.dumps(evaluation.as_dict(), ensure_ascii=False) if as_json else evaluation.table())
