@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,13 +146,12 @@ def build(
     An interrupted build continues where it was. Nothing is lost when a recipe changes: the checkpoints of the
     old one are set aside.
     """
-    # Read when torch loads: threads that wait by spinning cost a busy machine more than the work they save.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
     from mothertongue_export.build import build_bundle
     from mothertongue_export.summary import read_summary, summary_tables
     from mothertongue_trainer.recipe import read_recipe
+    from mothertongue_trainer.waiting import share_the_machine
 
+    share_the_machine()
     settings = read_recipe(recipe)
     build_bundle(settings, until=until, despite_audit=despite_audit, quiet=as_json)
     summary = read_summary(settings)

@@ -6,7 +6,6 @@ Only click and the standard library are imported at the top, so that `mothertong
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -74,9 +73,9 @@ def train(recipe: Path, despite_audit: bool, as_json: bool) -> None:
 
     Ctrl-C finishes the step, saves and stops; the same command continues. A second Ctrl-C stops at once.
     """
-    # Read when torch loads: threads that wait by spinning cost a busy machine more than the work they save.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from mothertongue_trainer.waiting import share_the_machine
 
+    share_the_machine()
     from mothertongue_trainer.display import TrainingDisplay
     from mothertongue_trainer.loop import train as train_run
     from mothertongue_trainer.recipe import read_recipe

@@ -109,8 +109,13 @@ class Block(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.width, config.rms_norm_eps)
         self.mlp = SwiGLU(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return the residual stream (B, T, D) after this layer, or only its `positions`, (1, N, D)."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+        if positions is not None:
+            x = x.flatten(0, 1).index_select(0, positions).unsqueeze(0)
         fed: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return fed
 
@@ -171,20 +176,25 @@ class Qwen3(nn.Module):
         """The (V, D) matrix that turns hidden states into logits."""
         return self.model.embed_tokens.weight if self.config.tied_embeddings else self.lm_head.weight
 
-    def hidden(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+    def hidden(
+        self, tokens: Tensor, documents: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
         """Return the final hidden states (B, T, D) of `tokens` (B, T).
 
         A position attends to itself and to earlier ones of its document. Rotary positions are relative, so a
         document gives the same states wherever it lies in a row. Without `documents` a row is one document.
+
+        With `positions` (N,) of the flattened rows only their states are returned, (1, N, D): after the last
+        attention no position looks at another, so the rest of the last layer is spared for all others.
         """
         T = tokens.shape[1]
         assert self.config.context >= T, f"{T} tokens in a row, the context is {self.config.context}"
         mask = None if documents is None else same_document_mask(documents)
         cos, sin = (table[:T].to(self.compute_dtype) for table in (self.cos, self.sin))
         x = self.model.embed_tokens(tokens).to(self.compute_dtype)
-        for layer in self.model.layers:
+        for layer in self.model.layers[:-1]:
             x = layer(x, cos, sin, mask)
-        normalised: Tensor = self.model.norm(x)
+        normalised: Tensor = self.model.norm(self.model.layers[-1](x, cos, sin, mask, positions))
         return normalised
 
     def forward(
@@ -194,16 +204,14 @@ class Qwen3(nn.Module):
 
         With `positions` (N,) of the flattened rows only those logits are computed: (1, N, V).
         """
-        hidden = self.hidden(tokens, documents)
-        if positions is not None:
-            hidden = hidden.flatten(0, 1).index_select(0, positions).unsqueeze(0)
+        hidden = self.hidden(tokens, documents, positions)
         return F.linear(hidden, self.head_weight.to(hidden.dtype)).to(self.head_weight.dtype)
 
     def loss(self, tokens: Tensor, targets: Tensor, documents: Tensor | None = None) -> Tensor:
         """Return the summed cross-entropy, in nats, over the positions of `targets` (B, T) that are learned.
 
-        Where the target is -100 nothing is learned and no logits are computed: in chat rows that is most
-        positions, and the head is nearly half of a small model's arithmetic.
+        Where the target is -100 nothing is learned, and neither head nor last feed-forward is computed: in
+        chat rows that is most positions, and these two are half of a small model's arithmetic.
         """
         targets = targets.flatten()
         learned = (targets != IGNORED).nonzero().squeeze(1)
