@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,15 @@ def test_a_second_build_runs_nothing_and_loads_no_torch(built) -> None:
         "assert not {'torch', 'onnx', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+
+
+def test_the_python_of_the_readme_runs(built) -> None:
+    folder, _ = built
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code = block.replace("bundles/nano", "bundles/ছোট মডেল").replace("নদী শব্দের অর্থ কী?", QUESTION)
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ANSWER
 
 
 def test_verify_and_inspect_accept_the_bundle(built) -> None:
