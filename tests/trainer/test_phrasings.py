@@ -3,7 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from mothertongue_trainer.phrasings import ask, ask_freely, compose, genitive, read_phrasings
+from mothertongue_trainer.phrasings import Phrasings, ask, ask_freely, compose, genitive, read_phrasings
 
 
 @pytest.mark.parametrize(
@@ -24,19 +24,23 @@ def test_the_genitive_is_what_people_write(word: str, expected: str) -> None:
     assert genitive(word) == expected
 
 
+def composed(phrasings: Phrasings) -> list[str]:
+    return [phrasing for pattern in phrasings.composed for phrasing in pattern]
+
+
 def test_every_skill_has_many_phrasings_and_holds_four_out() -> None:
     for skill, phrasings in read_phrasings().items():
         assert len(phrasings.taught) >= 12, skill
         assert len(phrasings.heldout) == 4, skill
         assert len(set(phrasings.taught)) == len(phrasings.taught), skill
-        assert not {*phrasings.taught, *phrasings.composed} & set(phrasings.heldout), skill
+        assert not {*phrasings.taught, *composed(phrasings)} & set(phrasings.heldout), skill
 
 
 def test_word_skills_are_asked_in_hundreds_of_frames() -> None:
     for skill in ("english", "bangla", "definition", "sentence"):
         phrasings = read_phrasings()[skill]
-        assert len(set(phrasings.composed)) >= 500, skill
-        for phrasing in phrasings.composed:
+        assert len(set(composed(phrasings))) >= 500, skill
+        for phrasing in composed(phrasings):
             assert set(re.findall(r"\{(\w+)\}", phrasing)) <= {"w", "g", "e"}, phrasing
             assert "  " not in phrasing
 

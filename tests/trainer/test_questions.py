@@ -52,7 +52,7 @@ def test_sums_are_split_into_seen_and_unseen() -> None:
 def test_unseen_phrasings_ask_for_learned_facts() -> None:
     unseen = asked("unseen_phrasing")
     assert unseen["নদী শব্দটাকে ইংরেজিতে কী বলা হয়?"] == ("river", "stream")
-    assert unseen["Give the definition of নদী"] == ("জলধারা (river)।",)
+    assert unseen["Explain what নদী means in Bangla"] == ("জলধারা (river)।",)
     assert any(answers == ("বিদায়! আবার কথা হবে।",) for answers in unseen.values())
 
 

@@ -27,7 +27,9 @@ class Phrasings:
     """The phrasings of one skill; `heldout` ones are never trained."""
 
     taught: tuple[str, ...]
-    composed: tuple[str, ...] = ()  # taught as well: every combination of the parts
+    composed: tuple[
+        tuple[str, ...], ...
+    ] = ()  # taught as well: for each pattern, all combinations of the parts
     heldout: tuple[str, ...]
 
     @property
@@ -48,7 +50,7 @@ def read_phrasings() -> dict[str, Phrasings]:
     return {
         skill: Phrasings(
             taught=tuple(lists["taught"]),
-            composed=tuple(text for pattern in lists.get("composed", ()) for text in compose(pattern, parts)),
+            composed=tuple(tuple(compose(pattern, parts)) for pattern in lists.get("composed", ())),
             heldout=tuple(lists["heldout"]),
         )
         for skill, lists in table.items()
@@ -104,11 +106,9 @@ def ask_freely(phrasing: str, values: Mapping[str, str], random: np.random.Gener
         return question
     if phrasing.isascii():
         return _pick(ENGLISH_OPENINGS, random) + question
-    return (
-        _pick(OPENINGS, random) + question
-        if polite < 0.17
-        else question.rstrip(" ?।") + _pick(CLOSINGS, random)
-    )
+    if polite < 0.17 or not phrasing.endswith("?"):
+        return _pick(OPENINGS, random) + question
+    return question.rstrip(" ?।") + _pick(CLOSINGS, random)
 
 
 def _pick(texts: Sequence[str], random: np.random.Generator) -> str:

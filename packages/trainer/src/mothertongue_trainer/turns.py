@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.holdout import is_held_out
 from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
-from mothertongue_trainer.phrasings import ask, ask_freely, read_phrasings
+from mothertongue_trainer.phrasings import Phrasings, ask, ask_freely, read_phrasings
 from mothertongue_trainer.words import WordList
 
 NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
@@ -28,6 +29,8 @@ QUESTIONS = {
 }
 ENGLISH_UNLEARNED = 0.15  # of the unlearned words are asked from English as well
 REFUSED_SKILLS = {"english": 0.4, "definition": 0.4, "sentence": 0.2}  # how unlearned words are asked for
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,26 +56,29 @@ class Questioner:
     def many(self, skill: str, values: Mapping[str, str], answer: str, count: int) -> Iterator[Turn]:
         """Yield `count` turns: the canonical phrasing as it is, then composed and listed ones in turn."""
         phrasings = self._phrasings[skill]
-        listed = self._shuffled(phrasings.taught, count)
-        composed = self._shuffled(phrasings.composed or phrasings.taught, count)
+        listed = self.random.permutation(len(phrasings.taught))
         for number in range(count):
             if number == 0:
                 question = ask(phrasings.canonical, values)
+            elif number % 2 and phrasings.composed:
+                question = ask_freely(self._composed(phrasings), values, self.random)
             else:
-                pool = composed if number % 2 else listed
-                question = ask_freely(pool[number // 2 % len(pool)], values, self.random)
+                question = ask_freely(phrasings.taught[listed[number % len(listed)]], values, self.random)
             yield Turn(question=question, answer=answer)
-
-    def _shuffled(self, pool: Sequence[str], count: int) -> list[str]:
-        """Return `count` of `pool` in random order, or all if there are fewer."""
-        return [pool[i] for i in self.random.choice(len(pool), size=min(count, len(pool)), replace=False)]
 
     def one(self, skill: str, values: Mapping[str, str], answer: str) -> Turn:
         """Return a turn in any phrasing."""
         phrasings = self._phrasings[skill]
-        pool = phrasings.composed if self.random.random() < 0.5 else phrasings.taught
-        phrasing = pool[self.random.integers(len(pool))]
+        composed = self._composed(phrasings)
+        phrasing = composed if self.random.random() < 0.5 else self._any(phrasings.taught)
         return Turn(question=ask_freely(phrasing, values, self.random), answer=answer)
+
+    def _composed(self, phrasings: Phrasings) -> str:
+        """Return a composed phrasing, every pattern as often as another, however many combinations it has."""
+        return self._any(self._any(phrasings.composed))
+
+    def _any(self, choices: Sequence[T]) -> T:
+        return choices[int(self.random.integers(len(choices)))]
 
 
 def chat_turns(words: WordList, random: np.random.Generator) -> dict[str, list[Turn]]:
