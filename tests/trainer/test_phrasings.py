@@ -3,7 +3,15 @@ import re
 import numpy as np
 import pytest
 
-from mothertongue_trainer.phrasings import Phrasings, ask, ask_freely, compose, genitive, read_phrasings
+from mothertongue_trainer.phrasings import (
+    Phrasings,
+    ask,
+    ask_freely,
+    compose,
+    genitive,
+    interrupt,
+    read_phrasings,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,3 +79,9 @@ def test_a_bare_word_stays_bare() -> None:
     random = np.random.default_rng(0)
     typed = {ask_freely("{w}", {"w": "নদী"}, random) for _ in range(300)}
     assert typed == {"নদী", '"নদী"', "'নদী'"}
+
+
+def test_a_filler_may_stand_anywhere_but_inside_a_word() -> None:
+    random = np.random.default_rng(0)
+    typed = {interrupt("{w} অর্থ কী?", "তবে", random) for _ in range(100)}
+    assert typed == {"তবে {w} অর্থ কী?", "{w} তবে অর্থ কী?", "{w} অর্থ তবে কী?", "{w} অর্থ কী? তবে"}

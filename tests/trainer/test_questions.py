@@ -15,6 +15,8 @@ WORDS = WordList(
     english=(EnglishWord(english="river", words=("নদী", "তটিনী")),),
     unlearned=(("ঝিনুক", "oyster"),),
     heldout=frozenset({"গোপন", "গোপন কথা"}),
+    fillers=(),
+    english_fillers=(),
 )
 
 

@@ -18,6 +18,8 @@ WORDS = WordList(
     ),
     unlearned=tuple((f"অজানা{number}", "oyster") for number in range(200)),
     heldout=frozenset({"গোপন"}),
+    fillers=("করছিলেন",),
+    english_fillers=("whatever",),
 )
 
 
@@ -86,7 +88,7 @@ def test_bare_sums_are_taught(turns: dict[str, list[Turn]]) -> None:
 
 
 def test_a_fact_is_asked_canonically_and_then_in_many_frames() -> None:
-    questioner = Questioner(np.random.default_rng(0))
+    questioner = Questioner(WORDS, np.random.default_rng(0))
     asked = [turn.question for turn in questioner.many("english", {"w": "নদী"}, "river", 40)]
     assert asked[0] == "নদী ইংরেজিতে কী?"
     assert len(set(asked)) >= 38
@@ -94,6 +96,14 @@ def test_a_fact_is_asked_canonically_and_then_in_many_frames() -> None:
     sums = [turn.question for turn in questioner.many("sums", {"a": "৭", "b": "৫"}, "১২", 40)]
     assert any("plus" in question for question in sums)
     assert any("যোগফল" in question for question in sums)
+
+
+def test_some_questions_hold_a_word_to_pass_over(turns: dict[str, list[Turn]]) -> None:
+    asked = [turn for component in turns.values() for turn in component]
+    filled = [turn for turn in asked if "করছিলেন" in turn.question or "whatever" in turn.question]
+    assert 0.01 < len(filled) / len(asked) < 0.1
+    assert not [turn for turn in turns["sums"] if turn in filled]
+    assert {NOT_LEARNED, "river"} < {turn.answer for turn in filled}
 
 
 def test_the_same_seed_gives_the_same_turns(turns: dict[str, list[Turn]]) -> None:

@@ -129,3 +129,14 @@ def test_definitions_and_sentences_go_to_the_first_words() -> None:
     assert core[-1].sentence == "ঝিনুকে মুক্তা থাকে।"
     assert core[0].definition == "যিনি সন্তানকে জন্ম দেন, জননী (mother)।"
     assert {word.word: word.definition for word in core}["ধনুক"] == ""  # none is written, none is made up
+
+
+def test_fillers_belong_to_no_headword() -> None:
+    entries = [
+        entry("ঝিনুক", "Oyster of sea", example="ঝিনুকের খোঁজে বেরিয়েছিলেন, বেরিয়েছিলেন।"),
+        entry("পেয়ালা", "Cup", example="পেয়ালা ভেঙেছিলেন।"),
+        entry("জলচর", "Living thing of water"),
+    ]
+    words = split(entries, own_words=2)
+    assert words.fillers == ("বেরিয়েছিলেন", "খোঁজে", "ভেঙেছিলেন")
+    assert words.english_fillers == ("living",)  # thing, of and water are asked for, alone or inside

@@ -111,5 +111,12 @@ def ask_freely(phrasing: str, values: Mapping[str, str], random: np.random.Gener
     return question.rstrip(" ?।") + _pick(CLOSINGS, random)
 
 
+def interrupt(phrasing: str, filler: str, random: np.random.Generator) -> str:
+    """Return `phrasing` with `filler` between two of its words, or before or after them all."""
+    words = phrasing.split(" ")
+    words.insert(int(random.integers(len(words) + 1)), filler)
+    return " ".join(words)
+
+
 def _pick(texts: Sequence[str], random: np.random.Generator) -> str:
     return texts[int(random.integers(len(texts)))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -17,6 +17,7 @@ from mothertongue_trainer.recipe import DictionaryConfig
 LONGEST_GLOSS = 24  # characters; and at most three words
 LONGEST_DEFINITION = 45
 LONGEST_SENTENCE = 48
+FILLERS = 2000
 ENDINGS = ("গুলো", "গুলি", "দের", "েরা", "ের", "কে", "রা", "তে", "টি", "টা", "য়", "র", "ে", "ও", "ই")
 
 
@@ -62,6 +63,8 @@ class WordList:
     english: tuple[EnglishWord, ...]
     unlearned: tuple[tuple[str, str], ...]  # Bangla word and its English (may be empty)
     heldout: frozenset[str]
+    fillers: tuple[str, ...]  # frequent Bangla forms that belong to no headword: mostly verbs
+    english_fillers: tuple[str, ...]  # English words that nobody is taught to ask for
 
 
 def read_checked_words() -> dict[str, CheckedWord]:
@@ -88,7 +91,8 @@ def split_words(entries: Sequence[Entry], config: DictionaryConfig, *, heldout_p
     for entry in entries:
         if entry.word not in heldout:
             by_word[entry.word].append(entry)
-    frequency = _frequencies(by_word)
+    forms = _forms(by_word)
+    frequency = _frequencies(forms, by_word)
     useful = [word for word in by_word.keys() - ours if _is_useful(word, by_word, frequency)]
     useful.sort(key=lambda word: (-frequency[word], len(word), word))
     everyday = [word for word, line in checked.items() if line.senses]
@@ -100,24 +104,49 @@ def split_words(entries: Sequence[Entry], config: DictionaryConfig, *, heldout_p
         english=english,
         unlearned=_unlearned_words(by_word, ours.union(chosen), core, english)[: config.unlearned_words],
         heldout=heldout,
+        fillers=_fillers(forms, {entry.word for entry in entries}),
+        english_fillers=_english_fillers(by_word, english),
     )
 
 
-def _frequencies(by_word: dict[str, list[Entry]]) -> Counter[str]:
-    """Count headwords in all example sentences; a form that is no headword counts for its stem."""
+def _forms(by_word: dict[str, list[Entry]]) -> Counter[str]:
+    """Count the words of all example sentences, as they stand there."""
     forms: Counter[str] = Counter()
     for entries in by_word.values():
         for entry in entries:
             forms.update(BANGLA_WORD.findall(entry.example))
+    return forms
+
+
+def _frequencies(forms: Counter[str], headwords: Collection[str]) -> Counter[str]:
+    """Count headwords; a form that is no headword counts for its stem."""
     counts: Counter[str] = Counter()
     for form, count in forms.items():
-        stem = form if form in by_word else _stem(form, by_word)
+        stem = form if form in headwords else _stem(form, headwords)
         if stem:
             counts[stem] += count
     return counts
 
 
-def _stem(form: str, headwords: Iterable[str]) -> str:
+def _fillers(forms: Counter[str], headwords: Collection[str]) -> tuple[str, ...]:
+    loose = [form for form in forms if form not in headwords and not _stem(form, headwords)]
+    return tuple(sorted(loose, key=lambda form: (-forms[form], form))[:FILLERS])
+
+
+def _english_fillers(by_word: dict[str, list[Entry]], english: Sequence[EnglishWord]) -> tuple[str, ...]:
+    asked = {word for item in english for word in item.english.lower().split()}
+    counts = Counter(
+        word
+        for entries in by_word.values()
+        for entry in entries
+        for gloss in entry.glosses
+        for word in gloss.lower().split()
+        if word.isalpha() and word not in asked
+    )
+    return tuple(sorted(counts, key=lambda word: (-counts[word], word))[:FILLERS])
+
+
+def _stem(form: str, headwords: Collection[str]) -> str:
     """Return the longest headword that is `form` without a case ending; or nothing."""
     stems = (form.removesuffix(ending) for ending in ENDINGS if form.endswith(ending))
     return max((stem for stem in stems if len(stem) > 1 and stem in headwords), key=len, default="")
