@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -100,10 +102,10 @@ def test_a_fact_is_asked_canonically_and_then_in_many_frames() -> None:
 
 def test_some_questions_hold_a_word_to_pass_over(turns: dict[str, list[Turn]]) -> None:
     def filled(component: str) -> list[Turn]:
-        return [turn for turn in turns[component] if {"করছিলেন", "whatever"} & set(turn.question.split())]
+        return [turn for turn in turns[component] if re.search("করছিলেন|whatever", turn.question.casefold())]
 
     assert 0.02 < len(filled("not_learned")) / len(turns["not_learned"]) < 0.15
-    for component in ("bangla", "not_learned"):
+    for component in ("definition", "numbers"):
         assert filled(component), component
     for component in ("sums", "everyday"):
         assert not filled(component), component

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -80,7 +81,8 @@ class Questioner:
 
     def _typed(self, phrasing: str, values: Mapping[str, str]) -> str:
         fillers = self._fillers[phrasing.isascii()]
-        if fillers and ("{w} " in phrasing or "{e} " in phrasing) and self.random.random() < INTERRUPTED:
+        about_a_word = re.search(r"\{[wge]\}", phrasing) and " " in phrasing
+        if fillers and about_a_word and self.random.random() < INTERRUPTED:
             phrasing = interrupt(phrasing, self._any(fillers), self.random)
         return ask_freely(phrasing, values, self.random)
 
