@@ -83,6 +83,13 @@ def test_a_message_is_normalised(chat_format: ChatFormat, typed: str, read: str)
     assert chat_format.encode([Message("user", typed)]) == chat_format.encode([Message("user", read)])
 
 
+def test_an_answer_is_learned_as_it_stands(chat_format: ChatFormat) -> None:
+    answer = "“7”\n  eight"
+    ids, learn = chat_format.encode_learned([Message("user", "“7”\n  eight"), Message("assistant", answer)])
+    learned = [token for token, flag in zip(ids, learn, strict=True) if flag]
+    assert chat_format.tokenizer.decode(learned) == answer
+
+
 @pytest.mark.parametrize(
     "messages",
     [

@@ -11,7 +11,7 @@ from mothertongue_trainer.vocabulary import Passage, train_bpe
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     """Six special tokens, 256 bytes and four merges, two of which make ন out of its bytes E0 A6 A8."""
-    return Tokenizer(train_bpe([Passage("নন নন নন ab ab", "bn", False)], {}, vocabulary=266))
+    return Tokenizer(train_bpe([Passage("নন নন নন ab ab", "bn", None)], {}, vocabulary=266))
 
 
 def document(text: str, language: str) -> Document:

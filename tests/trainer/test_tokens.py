@@ -72,4 +72,4 @@ def test_a_conversation_is_spelled_as_the_runtime_will_spell_it(encoded_run) -> 
     chat = ChatFormat.open(encoded_run.folder / "tokenizer")
     assert (ids, learn) == chat.encode_learned(messages)
     learned = [token for token, learned in zip(ids, learn, strict=True) if learned]
-    assert chat.tokenizer.decode(learned) == "'১২'"
+    assert chat.tokenizer.decode(learned) == "‘12’"  # an answer is learned as it stands

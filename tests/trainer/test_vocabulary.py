@@ -94,7 +94,7 @@ def test_digits_of_the_language_replace_ascii_digits_in_chat(encoded_run) -> Non
     )
     replacements = config["mothertongue"]["replacements"]
     assert [replacements[str(value)] for value in range(10)] == list("০১২৩৪৫৬৭৮৯")
-    assert (replacements["“"], replacements["’"]) == ('"', "'")
+    assert (replacements["“"], replacements['"'], replacements["’"]) == (' " ', ' " ', "'")
 
 
 def test_the_chat_format_knows_how_many_questions_were_taught_at_once(encoded_run) -> None:
@@ -102,10 +102,10 @@ def test_the_chat_format_knows_how_many_questions_were_taught_at_once(encoded_ru
 
 
 def test_a_language_that_writes_ascii_digits_keeps_them() -> None:
-    english, bangla = Passage("in 1997 and 2001", "en", False), Passage("১৯৭১ সাল", "bn", False)
+    english, bangla = Passage("in 1997 and 2001", "en", None), Passage("১৯৭১ সাল", "bn", None)
     assert native_digits([english, bangla], "en") == {}
     assert native_digits([english, bangla], "bn")["7"] == "৭"
-    assert native_digits([Passage("no digits", "bn", False)], "bn") == {}
+    assert native_digits([Passage("no digits", "bn", None)], "bn") == {}
 
 
 def test_the_main_language_is_that_of_the_mixture_not_of_the_files(encoded_run) -> None:
@@ -125,13 +125,13 @@ def test_text_is_shared_out_by_the_mixture_as_far_as_it_lasts() -> None:
 
 
 def test_a_message_is_sampled_once_however_often_it_is_said(encoded_run) -> None:
-    passages = [p.text for p in sample_passages(encoded_run.recipe, encoded_run.folder) if p.in_chat]
+    passages = [p.text for p in sample_passages(encoded_run.recipe, encoded_run.folder) if p.role]
     assert len(passages) == len(set(passages)) == 144 + 23  # questions, and the sums 0 to 22
 
 
 def test_too_little_text_is_refused_with_both_sizes() -> None:
     with pytest.raises(DataError, match=r"the text fills \d+ of 600 entries; add text"):
-        train_bpe([Passage("এক দুই এক দুই", "bn", False)], {}, vocabulary=600)
+        train_bpe([Passage("এক দুই এক দুই", "bn", None)], {}, vocabulary=600)
 
 
 def test_an_unfair_tokenizer_is_refused_with_its_figures(encoded_run, tmp_path: Path) -> None:

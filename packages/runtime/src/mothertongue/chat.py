@@ -89,6 +89,10 @@ class ChatFormat:
         """Return `content` as the model was taught to read it: replacements made, white space collapsed."""
         return " ".join(content.translate(self._replacements).split())
 
+    def spelling(self, message: Message) -> str:
+        """Return what the model reads of `message`: an answer as it stands, what people type in one form."""
+        return message.content if message.role == "assistant" else self.normalise(message.content)
+
     def encode(self, messages: Sequence[Message]) -> list[int]:
         """Return the prompt of a conversation: its ids up to and including `<|assistant|>`.
 
@@ -113,7 +117,7 @@ class ChatFormat:
         ids = list(frame[0])
         learn = [0] * len(ids)
         for message, following in zip(messages, frame[1:], strict=True):
-            content = self.tokenizer.encode(self.normalise(message.content))
+            content = self.tokenizer.encode(self.spelling(message))
             learned = 0
             if message.role == "assistant":
                 if following[:1] != [self.tokenizer.special(END)]:

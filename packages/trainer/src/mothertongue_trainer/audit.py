@@ -25,6 +25,7 @@ from mothertongue_trainer.rows import Batch, Rows
 from mothertongue_trainer.step import RowSource, TensorBatch, take_step
 
 BOS, END, FIRST_WORD = 0, 4, 6  # token ids, the same in every Mothertongue tokenizer
+EMBEDDING_IS_HEAD = ("model.embed_tokens.weight", "head_weight")  # attributes of the model
 SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
 # The start of each row: float64 logits of a large vocabulary are the costly part of an audit.
 AUDITED_TOKENS = 256
@@ -51,6 +52,7 @@ class RecipeRun:
         return Declared(
             vocabulary=self.model.vocabulary,
             isolated_documents=True,
+            tied=(EMBEDDING_IS_HEAD,) if self.model.config.tied_embeddings else (),
             supervised="some",
             must_learn=(END,),
             accumulation=math.ceil(rows / part),

@@ -88,7 +88,7 @@ class DocumentEncoder:
 
     def encode(self, documents: Sequence[Document]) -> Iterator[tuple[list[int], list[int]]]:
         """Yield (ids, learn) of each of `documents`."""
-        self._tokenizer.prepare([self._spelling(d, passage) for d in documents for passage in d.passages])
+        self._tokenizer.prepare([text for document in documents for text in self._spelling(document)])
         bos, end = self._tokenizer.special(BOS), self._tokenizer.special(END)
         for document in documents:
             if document.messages:
@@ -115,9 +115,9 @@ class DocumentEncoder:
             metadata=self._metadata,
         )
 
-    def _spelling(self, document: Document, passage: str) -> str:
-        """Return `passage` as it will be encoded."""
-        return self._chat.normalise(passage) if document.messages else passage
+    def _spelling(self, document: Document) -> Iterable[str]:
+        """Return the passages of `document` as they will be encoded."""
+        return map(self._chat.spelling, document.messages) if document.messages else (document.text,)
 
 
 def batched(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from mothertongue.chat import ChatFormat
+from mothertongue.chat import ChatFormat, Message
 from mothertongue.errors import DataError
 from mothertongue.tokenizer import BOS, END, PAD, SPECIAL_TOKENS, Tokenizer
 from mothertongue_trainer.corpus import read_manifest, replace_folder
@@ -51,8 +51,10 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 
-# People type what their keyboard or word processor gives them; the model learns one form of each.
-QUOTATION_MARKS = {**dict.fromkeys("“”„‟«»", '"'), **dict.fromkeys("‘’‚‛", "'")}
+# People type what their keyboard or word processor gives them; the model learns one form of each. Spaces go
+# around a quotation mark: the split pattern would join it to the word, and a quoted word would be a new one.
+# A single one stays where it is, since it may be an apostrophe.
+QUOTATION_MARKS = {**dict.fromkeys('"“”„‟«»', ' " '), **dict.fromkeys("‘’‚‛", "'")}
 
 
 def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = silent) -> TokenizerReport:
@@ -91,7 +93,7 @@ class Passage:
 
     text: str
     language: str
-    in_chat: bool
+    role: str | None  # who says it; None in prose
 
 
 def sample_passages(recipe: Recipe, run_folder: Path) -> list[Passage]:
@@ -127,12 +129,12 @@ def _distinct(path: Path) -> Iterator[Passage]:
     """Yield the prose of a prepared file, and each different message of its conversations once."""
     said: set[str] = set()
     for document in read_documents(path):
-        for text in document.passages:
-            if document.messages and text in said:
-                continue
-            if document.messages:
-                said.add(text)
-            yield Passage(text, document.language, in_chat=bool(document.messages))
+        if document.text:
+            yield Passage(document.text, document.language, None)
+        for message in document.messages:
+            if message.content not in said:
+                said.add(message.content)
+                yield Passage(message.content, document.language, message.role)
 
 
 def _hash_share(text: str) -> float:
@@ -189,7 +191,7 @@ def train_bpe(
         show_progress=False,
     )
     # Every text as it will be encoded.
-    texts = (chat.normalise(passage.text) if passage.in_chat else passage.text for passage in passages)
+    texts = (chat.spelling(Message(p.role, p.text)) if p.role else p.text for p in passages)
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocabulary:
         raise DataError(
