@@ -7,6 +7,8 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Another TORCH is another installation.
+INSTALLED := $(VENV)/installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
 TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3"
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -19,13 +21,13 @@ help: ## show this list
 	@echo
 	@echo "  RECIPE=recipes/NAME.toml chooses a recipe (default $(RECIPE)); TORCH=... a build of PyTorch."
 
-chat: $(VENV)/installed ## text -> tokenizer -> audited training -> int8 bundle with proof -> chat
+chat: $(INSTALLED) ## text -> tokenizer -> audited training -> int8 bundle with proof -> chat
 	@$(BIN)/mothertongue build $(RECIPE) --chat
 
-train: $(VENV)/installed ## the same, up to the trained and evaluated checkpoint
+train: $(INSTALLED) ## the same, up to the trained and evaluated checkpoint
 	@$(BIN)/mothertongue build $(RECIPE) --until evaluate
 
-export: $(VENV)/installed ## the same, up to the proved bundle
+export: $(INSTALLED) ## the same, up to the proved bundle
 	@$(BIN)/mothertongue build $(RECIPE)
 
 test: $(VENV)/tools ## every test, from nothing
@@ -40,29 +42,30 @@ format: $(VENV)/tools ## rewrite the source in the house style
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
 
-smoke: $(VENV)/installed ## the whole path in seconds, with a toy model
+smoke: $(INSTALLED) ## the whole path in seconds, with a toy model
 	@$(BIN)/mothertongue build recipes/smoke.toml
 	@echo 'নদী শব্দের অর্থ কী?' | $(BIN)/mothertongue chat bundles/smoke --json
 
-docs: $(VENV)/installed ## rewrite the figures of README and docs from benchmarks/results
+docs: $(INSTALLED) ## keep what runs/nano measured and write it into README and docs
+	@test ! -f runs/nano/exam.json || $(BIN)/python benchmarks/record.py nano
 	@$(BIN)/python benchmarks/figures.py
 
-bench: $(VENV)/installed ## speed of the bundle on this machine
+bench: $(INSTALLED) ## speed of the bundle on this machine
 	@$(BIN)/mothertongue build $(RECIPE)
-	@$(BIN)/mothertongue bench bundles/$(notdir $(basename $(RECIPE)))
+	@$(BIN)/mothertongue bench "bundles/$$(sed -n 's/^name = "\(.*\)"$$/\1/p' $(RECIPE))"
 
 clean: ## remove the environment and everything that can be made again (asks first)
 	@printf 'Remove .venv, runs/ and bundles/? [y/N] '; read answer; \
 	  if [ "$$answer" = y ]; then rm -rf $(VENV) runs bundles; else echo 'Nothing removed.'; fi
 
-$(VENV)/installed: Makefile $(wildcard packages/*/pyproject.toml)
+$(INSTALLED): Makefile $(wildcard packages/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo "Mothertongue needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || true). Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo 'Installing into $(VENV)/ (once; some minutes, mostly PyTorch) ...'
 	@$(PIP) "$(TORCH)" $(PACKAGES)
 	@touch $@
 
-$(VENV)/tools: $(VENV)/installed
+$(VENV)/tools: $(INSTALLED)
 	@$(PIP) $(TOOLS)
 	@touch $@

@@ -7,7 +7,6 @@ The result is small and committed; README and docs are made from it by `make doc
 
 import json
 import os
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -36,11 +35,10 @@ def machine() -> dict[str, Any]:
 def record(name: str) -> dict[str, Any]:
     run, bundle = Path("runs") / name, Path("bundles") / name
     certificate = read(run / "audit" / "certificate.json")
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     return {
         "name": name,
         "command": f"mothertongue build recipes/{name}.toml",
-        "commit": commit.stdout.strip(),
+        "commit": read(bundle / "manifest.json")["training_commit"],
         "machine": machine(),
         "stages_s": {stage: entry["seconds"] for stage, entry in read(run / "stages.json").items()},
         "tokenizer": read(run / "tokenizer" / "report.json"),

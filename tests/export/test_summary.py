@@ -25,16 +25,17 @@ def write(path: Path, value: object) -> None:
     path.write_text(json.dumps(value), encoding="utf-8")
 
 
-def drawn() -> str:
+def drawn(*done: str) -> str:
     console = Console(width=120, file=io.StringIO())
-    for table in summary_tables(read_summary(read_recipe(ROOT / "recipes" / "smoke.toml"))):
+    recipe = read_recipe(ROOT / "recipes" / "smoke.toml")
+    for table in summary_tables(read_summary(recipe, done)):
         console.print(table)
     return console.file.getvalue()
 
 
 def test_a_run_that_has_just_begun_shows_what_it_has(run: Path) -> None:
     write(run / "stages.json", {"corpus": {"fingerprint": "0", "finished": True, "seconds": 12.34}})
-    text = drawn()
+    text = drawn("corpus")
     assert "12.3" in text
     assert "bits per byte" not in text
 
@@ -59,16 +60,24 @@ def test_a_finished_run_shows_quality_exam_and_both_proofs(run: Path) -> None:
             "clear_flips_percent": 0.1, "languages": {"bn": {"increase_percent": 0.012}},
         },
     )  # fmt: skip
-    text = drawn()
-    for figure in (
-        "0.900",
-        "1.780",
-        "1.440",
-        "2.87",
-        "99.5",
-        "1 checks, 0 not run, 2 s",
-        "3.0e-06",
-        "+0.012 %",
-    ):
+    text = drawn("train", "evaluate", "export", "exam")
+    quality = ("0.900", "1.780", "1.440", "2.87", "99.5")
+    for figure in (*quality, "1 checks, 0 not run, 2 s", "3.0e-06", "+0.012 %"):
         assert figure in text, figure
     assert "English -> word" not in text  # a skill without questions has no row
+
+
+def test_figures_of_an_older_model_are_not_shown_beside_a_newer_one(run: Path) -> None:
+    languages = {"bn": QUALITY}
+    evaluation = {
+        "languages": languages,
+        "twin": languages,
+        "unigram": languages,
+        "chat": {"english_percent": 99.5},
+    }
+    write(run / "evaluation.json", evaluation)
+    write(Path("bundles/smoke/parity.json"), {"verdict": "PASS"})
+    text = drawn("train", "evaluate")
+    assert "0.900" in text
+    assert "99.5" not in text
+    assert "int8 bundle" not in text

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from mothertongue.errors import CheckFailed, CheckpointError, DataError
 from mothertongue_arbiter.certificate import Certificate, Check, Verdict
 from mothertongue_trainer import loop
+from mothertongue_trainer.arithmetic import Arithmetic
 from mothertongue_trainer.checkpoint import find_checkpoint, read_state
 from mothertongue_trainer.events import Event, StepDone
 from mothertongue_trainer.loop import train
@@ -224,6 +225,18 @@ def test_a_recipe_that_changed_since_the_checkpoint_is_refused(
     train(recipe, folder)
     with pytest.raises(CheckpointError, match="seed was 3, the recipe says 4"):
         train(dataclasses.replace(recipe, seed=4), folder)
+
+
+def test_a_run_is_not_continued_in_another_precision(
+    recipe: Recipe, folder: Path, unaudited: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Arithmetic(device=torch.device("cpu"), compute_dtype=torch.float32)
+    monkeypatch.setattr(loop, "choose_arithmetic", lambda dtype: wanted)
+    train(recipe, folder)
+    other = dataclasses.replace(wanted, compute_dtype=torch.bfloat16)
+    monkeypatch.setattr(loop, "choose_arithmetic", lambda dtype: other)
+    with pytest.raises(CheckpointError, match="began in float32, this machine would go on in bfloat16"):
+        train(recipe, folder)
 
 
 def test_torch_is_left_as_it_was(recipe: Recipe, folder: Path, unaudited: list[int]) -> None:

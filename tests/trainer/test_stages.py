@@ -87,6 +87,17 @@ def test_an_outdated_output_that_cost_hours_is_set_aside(kitchen: Kitchen) -> No
     assert len(kept) == 1
 
 
+def test_what_was_set_aside_comes_back_with_its_recipe(kitchen: Kitchen) -> None:
+    baked = {}
+    for flour in ("rye", "wheat", "rye", "wheat"):
+        kitchen.flour = flour
+        kitchen.bake()
+        (kitchen.folder / "bread").write_text(f"{flour}, hours of it", encoding="utf-8")
+        baked[flour] = (kitchen.folder / "bread").read_text(encoding="utf-8")
+    kept = [path for path in kitchen.folder.iterdir() if path.name.startswith("bread-")]
+    assert [path.read_text(encoding="utf-8") for path in kept] == [baked["rye"]]
+
+
 def test_a_changed_file_outside_the_run_makes_the_stage_stale(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("one", encoding="utf-8")

@@ -19,11 +19,14 @@ from mothertongue_trainer.files import matching_paths
 from mothertongue_trainer.lock import run_lock
 from mothertongue_trainer.progress import progress_bar
 from mothertongue_trainer.recipe import Recipe
-from mothertongue_trainer.stages import Stage, StageLog, State, run_stages
+from mothertongue_trainer.stages import Stage, StageLog, State, fingerprints, run_stages
 
 RUNTIME, TRAINER, EXPORT = (
     Path(package.__path__[0]) for package in (mothertongue, mothertongue_trainer, mothertongue_export)
 )
+
+# Of [training]: what decides when something is written, and nothing of the weights.
+FREE_FIELDS = ("checkpoint_every_steps", "keep_checkpoints", "audit_again_after_steps")
 
 # The source files whose change makes a stage run again.
 CORPUS_CODE = (
@@ -39,8 +42,8 @@ EXPORT_CODE = (
 
 def build_bundle(
     recipe: Recipe, *, until: str | None = None, despite_audit: bool = False, quiet: bool = False
-) -> None:
-    """Run every stage of `recipe` whose inputs changed, up to the stage `until`.
+) -> set[str]:
+    """Run every stage of `recipe` whose inputs changed, up to `until`; return the names of all that are done.
 
     Raises:
         MothertongueError: a stage failed; those before it are done and stay.
@@ -57,8 +60,10 @@ def build_bundle(
         again = " (continues)" if state == "interrupted" else ""
         click.echo(f"{names.index(stage.name) + 1}/{len(names)} {stage.name}: {stage.does}{again}", err=True)
 
-    with run_lock(recipe.run_folder, "build"):
-        run_stages(wanted, StageLog(recipe.run_folder), announce=announce)
+    with run_lock(recipe.run_folder):
+        log = StageLog(recipe.run_folder)
+        run_stages(wanted, log, announce=announce)
+        return {stage.name for stage, print_ in fingerprints(stages) if log.state(stage, print_) == "fresh"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,7 @@ class Builder:
             name="tokenizer",
             does="learns the vocabulary, checks that every language is treated fairly",
             settings=[asdict(self.recipe.tokenizer), self.recipe.model.context],
-            code=_code(TRAINER, ("vocabulary", "fairness")),
+            code=(*_code(TRAINER, ("vocabulary", "fairness")), *_code(RUNTIME, ("chat", "tokenizer"))),
             output=run / "tokenizer" / "tokenizer.json",
             run=self._tokenizer,
         )
@@ -99,7 +104,7 @@ class Builder:
             name="tokens",
             does="encodes the text",
             settings=None,
-            code=(*_code(TRAINER, ("tokens", "shards")), *_code(RUNTIME, ("chat", "tokenizer"))),
+            code=_code(TRAINER, ("tokens", "shards")),
             output=run / "tokens",
             run=self._tokens,
         )
@@ -107,10 +112,11 @@ class Builder:
     def _model_stages(self) -> Iterator[Stage]:
         recipe, run = self.recipe, self.recipe.run_folder
         settings = recipe.as_dict()
+        training = {key: value for key, value in settings["training"].items() if key not in FREE_FIELDS}
         yield Stage(
             name="train",
             does="audits the run, then trains it",
-            settings=[settings[part] for part in ("seed", "model", "training", "optimizer", "audit")],
+            settings=[training, settings["model"], settings["optimizer"], recipe.seed],
             code=_code(TRAINER, TRAINING_CODE),
             output=run / "checkpoints",
             keep=True,
@@ -128,7 +134,7 @@ class Builder:
             name="export",
             does="writes the int8 bundle and proves that it is the same model",
             settings=asdict(recipe.export),
-            code=_code(EXPORT, EXPORT_CODE),
+            code=(*_code(EXPORT, EXPORT_CODE), *_code(RUNTIME, ("bundle",))),
             output=recipe.bundle_folder / "manifest.json",
             run=self._export,
         )
@@ -138,7 +144,7 @@ class Builder:
             name="exam",
             does="asks the int8 bundle what the model was taught, and what it was not",
             settings=self.recipe.evaluation.chat_questions,
-            code=_code(TRAINER, ("exam",)),
+            code=(*_code(TRAINER, ("exam",)), *_code(RUNTIME, ("generate", "sampling", "session"))),
             output=self.recipe.run_folder / "exam.json",
             run=self._exam,
         )

@@ -38,6 +38,7 @@ def export(
     from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.corpus import read_manifest
     from mothertongue_trainer.document import read_documents
+    from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
@@ -45,7 +46,7 @@ def export(
     checkpoint = checkpoint or newest_checkpoint(settings.run_folder)
     corpus = settings.run_folder / "corpus"
     bundle = out or settings.bundle_folder
-    with failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
+    with run_lock(settings.run_folder), failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
         report = export_bundle(
             checkpoint,
             bundle,
@@ -146,6 +147,9 @@ def build(
     An interrupted build continues where it was. Nothing is lost when a recipe changes: the checkpoints of the
     old one are set aside.
     """
+    if then_chat and (as_json or until):
+        raise click.UsageError("--chat goes with neither --json nor --until")
+
     from mothertongue_export.build import build_bundle
     from mothertongue_export.summary import read_summary, summary_tables
     from mothertongue_trainer.recipe import read_recipe
@@ -153,8 +157,8 @@ def build(
 
     share_the_machine()
     settings = read_recipe(recipe)
-    build_bundle(settings, until=until, despite_audit=despite_audit, quiet=as_json)
-    summary = read_summary(settings)
+    done = build_bundle(settings, until=until, despite_audit=despite_audit, quiet=as_json)
+    summary = read_summary(settings, done)
     if as_json:
         click.echo(json.dumps(summary.as_dict(), ensure_ascii=False))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,15 +43,18 @@ class Summary:
         return asdict(self)
 
 
-def read_summary(recipe: Recipe) -> Summary:
-    """Return the figures in the run and bundle folders of `recipe`."""
+def read_summary(recipe: Recipe, done: Collection[str]) -> Summary:
+    """Return the figures of the stages that are `done`; those of an older model may lie beside them."""
     run = recipe.run_folder
+    evaluation = _read(run / "evaluation.json") if "evaluate" in done else None
+    if evaluation and "exam" not in done:
+        evaluation.pop("chat", None)
     return Summary(
         name=recipe.name,
-        stages_s={name: record.seconds for name, record in StageLog(run).records.items() if record.finished},
-        evaluation=_read(run / "evaluation.json"),
-        certificate=_read(run / "audit" / "certificate.json"),
-        parity=_read(recipe.bundle_folder / "parity.json"),
+        stages_s={name: record.seconds for name, record in StageLog(run).records.items() if name in done},
+        evaluation=evaluation,
+        certificate=_read(run / "audit" / "certificate.json") if "train" in done else None,
+        parity=_read(recipe.bundle_folder / "parity.json") if "export" in done else None,
     )
 
 
@@ -132,7 +135,7 @@ def _proofs(certificate: dict[str, Any] | None, parity: dict[str, Any] | None) -
 
 
 def _times(stages_s: dict[str, float]) -> Table:
-    table = _table("Time", "stage", "seconds")
+    table = _table("Time when it ran", "stage", "seconds")
     for name, seconds in stages_s.items():
         table.add_row(name, f"{seconds:.1f}")
     table.add_row("all", f"{sum(stages_s.values()):.1f}")

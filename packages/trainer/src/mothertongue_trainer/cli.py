@@ -22,11 +22,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 def prepare(recipe: Path, as_json: bool) -> None:
     """Gather the text of RECIPE: normalised, without repetitions, a part held out, counted."""
     from mothertongue_trainer.corpus import prepare_corpus
+    from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
-    with progress_bar(quiet=as_json) as progress:
+    with run_lock(settings.run_folder), progress_bar(quiet=as_json) as progress:
         manifest = prepare_corpus(settings, settings.run_folder, progress=progress)
     if as_json:
         click.echo(json.dumps(asdict(manifest), ensure_ascii=False))
@@ -46,13 +47,14 @@ def tokenizer(recipe: Path, as_json: bool) -> None:
 
     An unfair tokenizer is refused: see minimum_characters_per_token in the recipe.
     """
+    from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
     from mothertongue_trainer.tokens import encode_corpus
     from mothertongue_trainer.vocabulary import train_tokenizer
 
     settings = read_recipe(recipe)
-    with progress_bar(quiet=as_json) as progress:
+    with run_lock(settings.run_folder), progress_bar(quiet=as_json) as progress:
         report = train_tokenizer(settings, settings.run_folder, progress=progress)
         tokens = encode_corpus(settings, settings.run_folder, progress=progress)
     if as_json:
@@ -77,11 +79,12 @@ def train(recipe: Path, despite_audit: bool, as_json: bool) -> None:
 
     share_the_machine()
     from mothertongue_trainer.display import TrainingDisplay
+    from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.loop import train as train_run
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
-    with TrainingDisplay(quiet=as_json) as display:
+    with run_lock(settings.run_folder), TrainingDisplay(quiet=as_json) as display:
         result = train_run(settings, settings.run_folder, despite_audit=despite_audit, progress=display)
     if as_json:
         click.echo(json.dumps(result.as_dict(), ensure_ascii=False))
@@ -101,11 +104,12 @@ def evaluate(recipe: Path, checkpoint: Path | None, as_json: bool) -> None:
     """Measure the model of RECIPE on held-out text, beside its untrained twin and a unigram model."""
     from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.evaluation import evaluate as evaluate_model
+    from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
     checkpoint = checkpoint or newest_checkpoint(settings.run_folder)
-    with progress_bar(quiet=as_json) as progress:
+    with run_lock(settings.run_folder), progress_bar(quiet=as_json) as progress:
         evaluation = evaluate_model(settings, checkpoint, settings.run_folder, progress=progress)
     click.echo(json.dumps(evaluation.as_dict(), ensure_ascii=False) if as_json else evaluation.table())

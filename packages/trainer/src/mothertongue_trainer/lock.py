@@ -13,14 +13,14 @@ from mothertongue.errors import CheckpointError
 
 
 @contextmanager
-def run_lock(run_folder: Path, work: str = "train") -> Iterator[None]:
-    """Hold `run_folder` for one kind of `work`; the system lets go when the process ends, however it ends.
+def run_lock(run_folder: Path) -> Iterator[None]:
+    """Hold `run_folder` for this process; the system lets go when the process ends, however it ends.
 
     Raises:
-        CheckpointError: another process does this work in the folder.
+        CheckpointError: another process is at work in the folder.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
-    path = run_folder / f"{work}.lock"
+    path = run_folder / "run.lock"
     with path.open("a+", encoding="utf-8") as file:
         if not _lock(file):
             file.seek(0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mothertongue.errors import CheckFailed, DataError
+from mothertongue.errors import CheckFailed, CheckpointError, DataError
 from mothertongue.tokenizer import Tokenizer
 from mothertongue_arbiter.audit import Options, audit
 from mothertongue_arbiter.certificate import Verdict
@@ -41,7 +41,6 @@ from mothertongue_trainer.events import (
     StepDone,
 )
 from mothertongue_trainer.interruption import StopRequest
-from mothertongue_trainer.lock import run_lock
 from mothertongue_trainer.metrics import MetricsLog, StepMetrics
 from mothertongue_trainer.model import Qwen3
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer, parameter_table
@@ -98,36 +97,40 @@ def train(
 
     Raises:
         CheckFailed: the audit failed and not `despite_audit`, or a step gave values that are not finite.
-        CheckpointError: the checkpoint is of another recipe or tokenizer, or the folder is in use.
+        CheckpointError: the checkpoint is of another recipe or tokenizer.
         DataError: tokens or tokenizer are missing or do not fit the recipe.
     """
-    with run_lock(run_folder):
-        tokenizer_sha256 = _fitting_tokenizer(recipe, run_folder)
-        arithmetic = choose_arithmetic(recipe.training.compute_dtype)
-        model = Qwen3(
-            recipe.model,
-            recipe.tokenizer.vocabulary,
-            seed=recipe.seed,
-            compute_dtype=arithmetic.compute_dtype,
-        ).to(arithmetic.device)
-        run = Run(
-            recipe=recipe,
-            folder=run_folder,
-            rows=rows or Rows.open(recipe, run_folder),
-            arithmetic=arithmetic,
-            model=model,
-            optimizer=build_optimizer(model, recipe.optimizer),
-            despite_audit=despite_audit,
-            progress=progress,
-        )
-        with _deterministic(arithmetic.device):
-            return _steps(run, _start(run, tokenizer_sha256))
+    tokenizer_sha256 = _fitting_tokenizer(recipe, run_folder)
+    arithmetic = choose_arithmetic(recipe.training.compute_dtype)
+    model = Qwen3(
+        recipe.model,
+        recipe.tokenizer.vocabulary,
+        seed=recipe.seed,
+        compute_dtype=arithmetic.compute_dtype,
+    ).to(arithmetic.device)
+    run = Run(
+        recipe=recipe,
+        folder=run_folder,
+        rows=rows or Rows.open(recipe, run_folder),
+        arithmetic=arithmetic,
+        model=model,
+        optimizer=build_optimizer(model, recipe.optimizer),
+        despite_audit=despite_audit,
+        progress=progress,
+    )
+    with _deterministic(arithmetic.device):
+        return _steps(run, _start(run, tokenizer_sha256))
 
 
 def _start(run: Run, tokenizer_sha256: str) -> TrainingState:
     """Continue from the newest checkpoint, or audit the run and begin."""
     checkpoint = find_checkpoint(run.folder)
     state = checkpoint and resume(checkpoint, run.recipe, tokenizer_sha256, run.model, run.optimizer)
+    if state and state.compute_dtype != run.arithmetic.dtype_name:
+        raise CheckpointError(
+            f"{checkpoint}: began in {state.compute_dtype}, this machine would go on in "
+            f"{run.arithmetic.dtype_name} and end with other weights; continue on one like the first"
+        )
     run.progress(
         RunOpened(
             parameters=parameter_table(run.model, run.recipe.optimizer),
@@ -254,7 +257,7 @@ def _fitting_tokenizer(recipe: Recipe, run_folder: Path) -> str:
     if found != recipe.tokenizer.vocabulary:
         raise DataError(
             f"{folder}: the tokenizer has {found} entries, the recipe says {recipe.tokenizer.vocabulary}; a "
-            "recipe that does not fit its tokenizer: run `mothertongue tokenizer` and `prepare` again"
+            "recipe that does not fit its tokenizer: run `mothertongue tokenizer` again"
         )
     return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
 

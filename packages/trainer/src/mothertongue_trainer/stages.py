@@ -91,8 +91,8 @@ def run_stages(stages: Sequence[Stage], log: StageLog, *, announce: Callable[[St
 
 def _run_stage(stage: Stage, log: StageLog, *, state: State, fingerprint: str) -> None:
     earlier = log.records.get(stage.name)
-    if state == "stale" and earlier and stage.keep and stage.output.exists():
-        os.replace(stage.output, stage.output.with_name(f"{stage.output.name}-{earlier.fingerprint[:8]}"))
+    if state == "stale" and earlier and stage.keep:
+        _exchange(stage.output, earlier.fingerprint, fingerprint)
     spent = earlier.seconds if earlier and state == "interrupted" else 0.0
     start_s = time.monotonic()
 
@@ -107,3 +107,12 @@ def _run_stage(stage: Stage, log: StageLog, *, state: State, fingerprint: str) -
         note(finished=False)
         raise
     note(finished=True)
+
+
+def _exchange(output: Path, old: str, new: str) -> None:
+    """Set `output` aside under its `old` fingerprint; take back what was set aside under the `new` one."""
+    aside = {fingerprint: output.with_name(f"{output.name}-{fingerprint[:8]}") for fingerprint in (old, new)}
+    if output.exists():
+        os.replace(output, aside[old])
+    if aside[new].exists():
+        os.replace(aside[new], output)

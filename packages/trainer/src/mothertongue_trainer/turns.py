@@ -15,8 +15,8 @@ from mothertongue_trainer.numerals import addends, bangla_digits, read_numerals
 from mothertongue_trainer.phrasings import Phrasings, ask, ask_freely, interrupt, read_phrasings
 from mothertongue_trainer.words import WordList
 
-NOT_LEARNED = "দুঃখিত, এই শব্দটি আমি এখনো শিখিনি।"
-NO_SENTENCE = "দুঃখিত, এই শব্দ দিয়ে বাক্য লেখা আমি এখনো শিখিনি।"
+NOT_LEARNED = "দুঃখিত, শব্দটি এখনো শিখিনি।"
+NO_SENTENCE = "দুঃখিত, বাক্যটি এখনো শিখিনি।"
 SUMS_HELDOUT_PERCENT = 12.0
 # Questions made for each fact. With the shares of recipes/nano.toml a run sees each one to four times.
 QUESTIONS = {
