@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -21,6 +22,7 @@ from mothertongue_trainer.model import Qwen3
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
 
+TOKENIZER = hashlib.sha256(b"{}").hexdigest()  # of the tokenizer.json of the run folder below
 RECIPE = read_recipe(Path(__file__).parents[2] / "recipes" / "smoke.toml")
 
 
@@ -38,7 +40,7 @@ def trainee(seed: int = 0) -> tuple[Qwen3, MuonAdamW]:
 def state_of(step: int, recipe: Recipe = RECIPE) -> TrainingState:
     return TrainingState(
         step=step, tokens=2048 * step, recipe=recipe.as_dict(), recipe_sha256=recipe_sha256(recipe),
-        tokenizer_sha256="t", certificate_verdict="PASS", certificate_sha256="c", despite_audit=False,
+        tokenizer_sha256=TOKENIZER, certificate_verdict="PASS", certificate_sha256="c", despite_audit=False,
         compute_dtype="float32", device="CPU, 1 threads", versions={}, commit=None,
     )  # fmt: skip
 
@@ -61,7 +63,7 @@ def test_a_checkpoint_restores_model_optimizer_and_state_exactly(saved: Path) ->
     model, optimizer = trainee()
     other, fresh = Qwen3(RECIPE.model, 1024, seed=7), None
     fresh = build_optimizer(other, RECIPE.optimizer)
-    state = resume(saved, RECIPE, "t", other, fresh)
+    state = resume(saved, RECIPE, TOKENIZER, other, fresh)
     assert state.step == 50
     named = dict(model.named_parameters())
     for name, parameter in other.named_parameters():
@@ -151,14 +153,21 @@ def test_a_model_that_is_not_ours_is_refused(saved: Path) -> None:
 def test_a_recipe_that_changed_is_refused_by_the_name_of_the_field(saved: Path) -> None:
     training = dataclasses.replace(RECIPE.training, warmup_steps=11)
     with pytest.raises(CheckpointError, match=r"training.warmup_steps was 10, the recipe says 11"):
-        resume(saved, dataclasses.replace(RECIPE, training=training), "t", *trainee())
+        resume(saved, dataclasses.replace(RECIPE, training=training), TOKENIZER, *trainee())
     tokenizer = dataclasses.replace(RECIPE.tokenizer, vocabulary=2048)
     with pytest.raises(CheckpointError, match=r"tokenizer.vocabulary was 1024, the recipe says 2048"):
-        resume(saved, dataclasses.replace(RECIPE, tokenizer=tokenizer), "t", *trainee())
+        resume(saved, dataclasses.replace(RECIPE, tokenizer=tokenizer), TOKENIZER, *trainee())
     with pytest.raises(CheckpointError, match="another tokenizer"):
         resume(saved, RECIPE, "other", *trainee())
 
 
 def test_what_does_not_decide_the_weights_may_change(saved: Path) -> None:
     training = dataclasses.replace(RECIPE.training, checkpoint_every_steps=7, keep_checkpoints=9)
-    resume(saved, dataclasses.replace(RECIPE, name="other", training=training), "t", *trainee())
+    resume(saved, dataclasses.replace(RECIPE, name="other", training=training), TOKENIZER, *trainee())
+
+
+def test_a_tokenizer_replaced_during_the_run_is_not_saved_with_it(run_folder: Path, saved: Path) -> None:
+    (run_folder / "tokenizer" / "tokenizer.json").write_text("{ }", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="replaced since the run began; restore it"):
+        save_checkpoint(run_folder, *trainee(), state_of(100))
+    assert find_checkpoint(run_folder) == saved

@@ -46,3 +46,10 @@ def test_an_altered_file_is_refused_with_its_line(tmp_path: Path, line: str) -> 
     path.write_text(PROSE.to_json() + "\n" + line + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"prose\.jsonl:2: not a prepared document"):
         list(read_documents(path))
+
+
+def test_a_byte_that_is_not_utf_8_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "prose.jsonl"
+    path.write_bytes(PROSE.to_json().encode() + b"\n\xff\n")
+    with pytest.raises(DataError, match=r"prose\.jsonl: not UTF-8; run `mothertongue prepare`"):
+        list(read_documents(path))

@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from safetensors.torch import save_file
 
 from mothertongue.errors import CheckpointError
 from mothertongue.tokenizer import Tokenizer
+from mothertongue_trainer.checkpoint import TrainingState, save_checkpoint
 from mothertongue_trainer.document import Document, read_documents
 from mothertongue_trainer.evaluation import (
     HeldOutText,
@@ -18,7 +20,9 @@ from mothertongue_trainer.evaluation import (
     unigram_nats,
     update_evaluation,
 )
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.model import Qwen3, huggingface_config
+from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.shards import Shard
 from mothertongue_trainer.tokens import DocumentEncoder
 
@@ -32,6 +36,19 @@ def save_model(model: Qwen3, folder: Path) -> Path:
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+def optimizer_of(model: Qwen3, run) -> MuonAdamW:
+    return build_optimizer(model, run.recipe.optimizer)
+
+
+def state_of(run) -> TrainingState:
+    return TrainingState(
+        step=40, tokens=20_480, recipe=run.recipe.as_dict(), recipe_sha256="r",
+        tokenizer_sha256=hash_tokenizer(run.folder / "tokenizer"), certificate_verdict="PASS",
+        certificate_sha256="c", despite_audit=False, compute_dtype="float32", device="CPU, 1 threads",
+        versions={}, commit=None,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +112,7 @@ def test_evaluation_json_has_the_keys_that_others_read(encoded_run, model: Qwen3
     for name in ("corpus", "tokenizer", "tokens"):
         (run / name).symlink_to(encoded_run.folder / name)
     (run / "evaluation.json").write_text('{"chat": {"english_percent": 96.0}}', encoding="utf-8")
-    checkpoint = save_model(model, tmp_path / "step-000040")
+    checkpoint = save_checkpoint(run, model, optimizer_of(model, encoded_run), state_of(encoded_run))
     evaluation = evaluate(encoded_run.recipe, checkpoint, run)
     written = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
     assert written["chat"] == {"english_percent": 96.0}
@@ -121,10 +138,15 @@ def test_at_most_the_documents_of_the_recipe_are_read(encoded_run) -> None:
     assert texts["en"].ids[0][1:-1] == Tokenizer.open(encoded_run.folder / "tokenizer").encode(first)
 
 
-def test_a_checkpoint_of_another_tokenizer_is_refused(encoded_run, tmp_path: Path) -> None:
-    checkpoint = save_model(Qwen3(encoded_run.recipe.model, 512), tmp_path / "checkpoint")
-    with pytest.raises(CheckpointError, match="a vocabulary of 512, the tokenizer has 600"):
-        evaluate(encoded_run.recipe, checkpoint, encoded_run.folder)
+def test_a_checkpoint_of_another_tokenizer_is_refused(encoded_run, model: Qwen3, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(encoded_run.folder, tmp_path / "run"))
+    checkpoint = save_checkpoint(run, model, optimizer_of(model, encoded_run), state_of(encoded_run))
+    with (run / "tokenizer" / "tokenizer.json").open("a", encoding="utf-8") as file:
+        file.write("\n")  # as many entries, but no longer the same file
+    with pytest.raises(CheckpointError, match="trained with another tokenizer than"):
+        evaluate(encoded_run.recipe, checkpoint, run)
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        evaluate(encoded_run.recipe, run / "checkpoints" / "absent", run)
 
 
 def test_values_replace_only_their_own_keys(tmp_path: Path) -> None:

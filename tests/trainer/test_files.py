@@ -75,6 +75,10 @@ def test_patterns_are_sorted_and_a_file_named_twice_is_read_once(tmp_path: Path)
     assert texts == ["[1].txt", "a.txt", "b.txt", "sub/c.txt"]
 
 
+FLIPPED = bytearray(gzip.compress(bytes(range(256)) * 40))  # the first byte after the header: a bad block
+FLIPPED[10] ^= 0xFF
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -96,6 +100,7 @@ def test_patterns_are_sorted_and_a_file_named_twice_is_read_once(tmp_path: Path)
         ("a.txt.gz", b"plain", "damaged or not gz-compressed"),
         ("a.txt.xz", b"plain", "damaged or not xz-compressed"),
         ("a.txt.gz", gzip.compress(b"x" * 1000)[:-9], "damaged or not gz-compressed"),
+        ("a.txt.gz", FLIPPED, "damaged or not gz-compressed"),
         ("a.pdf", b"%PDF", r"\.txt or \.jsonl expected"),
     ],
 )

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -104,4 +105,24 @@ def test_shards_of_another_tokenizer_are_refused(encoded_run, tmp_path: Path) ->
     with pytest.raises(DataError, match=r"its tokenizer has 600 entries, the recipe asks for 512"):
         Rows.open(dataclasses.replace(encoded_run.recipe, tokenizer=config), encoded_run.folder)
     with pytest.raises(DataError, match="missing; run"):
+        Rows.open(encoded_run.recipe, tmp_path)
+
+
+def test_shards_of_a_tokenizer_of_the_same_size_but_other_bytes_are_refused(
+    encoded_run, tmp_path: Path
+) -> None:
+    for name in ("tokenizer", "tokens"):
+        shutil.copytree(encoded_run.folder / name, tmp_path / name)
+    Rows.open(encoded_run.recipe, tmp_path)
+    path = tmp_path / "tokens" / "english.safetensors"
+    shard = Shard.open(path)
+    stale = dataclasses.replace(shard, metadata={**shard.metadata, "tokenizer_sha256": "0" * 64})
+    path.unlink()
+    stale.save(path)  # one shard alone
+    with pytest.raises(DataError, match=r"english\.safetensors: made by another tokenizer .* again"):
+        Rows.open(encoded_run.recipe, tmp_path)
+    shutil.copy(encoded_run.folder / "tokens" / "english.safetensors", path)
+    with (tmp_path / "tokenizer" / "tokenizer.json").open("a", encoding="utf-8") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match="made by another tokenizer"):
         Rows.open(encoded_run.recipe, tmp_path)

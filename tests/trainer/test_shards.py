@@ -43,3 +43,8 @@ def test_a_missing_or_damaged_shard_names_the_command_that_makes_it(tmp_path: Pa
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="not a token shard"):
             Shard.open(path)
+
+
+def test_a_shard_that_cannot_be_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"a\.safetensors: cannot be written"):
+        SHARD.save(tmp_path / "absent" / "a.safetensors")

@@ -147,3 +147,17 @@ def test_an_unfair_tokenizer_is_refused_with_its_figures(encoded_run, tmp_path: 
 def test_without_a_corpus_the_command_that_makes_it_is_named(encoded_run, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="mothertongue prepare"):
         train_tokenizer(encoded_run.recipe, tmp_path)
+
+
+def test_a_tokenizer_that_cannot_be_written_is_an_error_of_the_system(
+    encoded_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        def save(self, path: str) -> None:
+            raise Exception("No space left on device (os error 28)")  # as the library does
+
+    (tmp_path / "corpus").symlink_to(encoded_run.folder / "corpus")
+    monkeypatch.setattr("mothertongue_trainer.vocabulary.train_bpe", lambda *args, **kwargs: Full())
+    with pytest.raises(OSError, match=r"tokenizer\.json: cannot be written: No space left"):
+        train_tokenizer(encoded_run.recipe, tmp_path)
+    assert not (tmp_path / "tokenizer").exists()

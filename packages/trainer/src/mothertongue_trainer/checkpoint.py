@@ -26,9 +26,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mothertongue.errors import CheckpointError
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.model import Qwen3, config_from_huggingface, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW
 from mothertongue_trainer.recipe import Recipe
+from mothertongue_trainer.writing import writing
 
 STATE = "training_state.json"
 WEIGHTS = "model.safetensors"
@@ -59,13 +61,21 @@ class TrainingState:
 
 
 def save_checkpoint(run_folder: Path, model: Qwen3, optimizer: MuonAdamW, state: TrainingState) -> Path:
-    """Write a checkpoint of `run_folder` and return its folder, which appears when it is complete."""
+    """Write a checkpoint of `run_folder` and return its folder, which appears when it is complete.
+
+    Raises:
+        CheckpointError: the tokenizer of `run_folder` is no longer the one that the run began with.
+    """
     folder = run_folder / "checkpoints" / f"step-{state.step:06d}"
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(run_folder / "tokenizer" / name, partial / name)
+    if hash_tokenizer(partial) != state.tokenizer_sha256:
+        raise CheckpointError(
+            f"{run_folder / 'tokenizer'}: replaced since the run began; restore it and start again"
+        )
     config = huggingface_config(model.config, model.vocabulary)
     _write_json(partial / "config.json", config)
     ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -213,10 +223,8 @@ def _moments(model: Qwen3, optimizer: MuonAdamW) -> dict[str, Tensor]:
 
 def _write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
+    with writing(path):
         save_file(contiguous, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # its way to say that the disk is full
-        raise OSError(f"{path}: cannot be written: {error}; make room and start again") from error
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

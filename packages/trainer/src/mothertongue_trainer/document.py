@@ -58,6 +58,8 @@ def read_documents(path: Path) -> Iterator[Document]:
                 yield _read_document(line, component=path.stem, where=f"{path}:{number}")
     except FileNotFoundError:
         raise DataError(f"{path}: missing; run `mothertongue prepare` with this recipe") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8; run `mothertongue prepare` with this recipe") from None
 
 
 def _read_document(line: str, *, component: str, where: str) -> Document:

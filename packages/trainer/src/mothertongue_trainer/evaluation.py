@@ -24,8 +24,9 @@ import numpy.typing as npt
 import torch
 
 from mothertongue.errors import CheckpointError
-from mothertongue_trainer.checkpoint import load_model
+from mothertongue_trainer.checkpoint import load_model, read_state
 from mothertongue_trainer.document import Document, read_documents
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.model import IGNORED, Qwen3
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.recipe import Recipe
@@ -105,13 +106,13 @@ def evaluate(
         CheckpointError: no complete checkpoint, or one of another tokenizer.
         DataError: no held-out text, tokenizer or shards.
     """
-    model = load_model(checkpoint).eval()
     encoder = DocumentEncoder(run_folder / "tokenizer")
-    if model.vocabulary != encoder.vocabulary:
+    if read_state(checkpoint).tokenizer_sha256 != hash_tokenizer(run_folder / "tokenizer"):
         raise CheckpointError(
-            f"{checkpoint}: a vocabulary of {model.vocabulary}, the tokenizer has {encoder.vocabulary}; "
-            "train again with this tokenizer"
+            f"{checkpoint}: trained with another tokenizer than {run_folder / 'tokenizer'}; "
+            "restore that one, or train again"
         )
+    model = load_model(checkpoint).eval()
     twin = Qwen3(model.config, model.vocabulary, seed=recipe.seed + 1).eval()
     shards = [Shard.open(run_folder / "tokens" / f"{name}.safetensors") for name in recipe.corpus.mixture]
     token_nats = unigram_nats(shards, vocabulary=model.vocabulary)

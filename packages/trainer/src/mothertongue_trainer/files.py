@@ -12,6 +12,7 @@ import hashlib
 import json
 import lzma
 import unicodedata
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def _read_text(path: Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         at_byte = offset_bytes + error.start
         raise DataError(f"{path}: not UTF-8 at byte {at_byte}; save the file as UTF-8") from None
-    except (gzip.BadGzipFile, lzma.LZMAError, EOFError):
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError):
         raise DataError(f"{path}: damaged or not {path.suffix[1:]}-compressed; fetch it again") from None
 
 

@@ -19,7 +19,7 @@ import torch
 
 from mothertongue.errors import CheckFailed, CheckpointError, DataError
 from mothertongue.tokenizer import Tokenizer
-from mothertongue_arbiter.audit import Options, audit
+from mothertongue_arbiter.audit import audit
 from mothertongue_arbiter.certificate import Verdict
 from mothertongue_trainer.arithmetic import Arithmetic, choose_arithmetic
 from mothertongue_trainer.audit import RecipeRun, training_run
@@ -40,6 +40,7 @@ from mothertongue_trainer.events import (
     RunOpened,
     StepDone,
 )
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.interruption import StopRequest
 from mothertongue_trainer.metrics import MetricsLog, StepMetrics
 from mothertongue_trainer.model import Qwen3
@@ -220,10 +221,8 @@ def _audit(run: Run, audited: RecipeRun, *, step: int) -> tuple[str, str]:
     Raises:
         CheckFailed: the verdict is FAIL, and the run does not go on despite it.
     """
-    options = Options(
-        random_directions=run.recipe.audit.directions,
-        seed=run.recipe.seed,
-        progress=lambda name: run.progress(AuditCheckBegins(name=name)),
+    options = dataclasses.replace(
+        audited.options, progress=lambda name: run.progress(AuditCheckBegins(name=name))
     )
     certificate = audit(audited, step=step, options=options)
     path = run.folder / "audit" / (f"certificate-step-{step}.json" if step else "certificate.json")
@@ -259,7 +258,7 @@ def _fitting_tokenizer(recipe: Recipe, run_folder: Path) -> str:
             f"{folder}: the tokenizer has {found} entries, the recipe says {recipe.tokenizer.vocabulary}; a "
             "recipe that does not fit its tokenizer: run `mothertongue tokenizer` again"
         )
-    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+    return hash_tokenizer(folder)
 
 
 @contextmanager

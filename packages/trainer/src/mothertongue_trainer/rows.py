@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mothertongue.errors import DataError
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.model import IGNORED
 from mothertongue_trainer.plan import Component, Plan, make_plan
 from mothertongue_trainer.recipe import Recipe
@@ -46,16 +47,22 @@ class Rows:
         """Map the shards of `run_folder` into memory and plan every row of the run.
 
         Raises:
-            DataError: a shard is missing, or was made by a tokenizer of another size.
+            DataError: a shard is missing, or was made by another tokenizer than the run folder's.
         """
         mixture = recipe.corpus.mixture
         paths = [run_folder / "tokens" / f"{name}.safetensors" for name in mixture]
         shards = [Shard.open(path) for path in paths]
+        tokenizer_sha256 = hash_tokenizer(run_folder / "tokenizer")
         for path, shard in zip(paths, shards, strict=True):
             if shard.metadata["vocabulary"] != str(recipe.tokenizer.vocabulary):
                 raise DataError(
                     f"{path}: its tokenizer has {shard.metadata['vocabulary']} entries, the recipe asks for "
                     f"{recipe.tokenizer.vocabulary}; run `mothertongue tokenizer` again"
+                )
+            if shard.metadata["tokenizer_sha256"] != tokenizer_sha256:
+                raise DataError(
+                    f"{path}: made by another tokenizer than {run_folder / 'tokenizer'}; "
+                    "run `mothertongue tokenizer` again"
                 )
         components = [
             Component(name=name, share=share, offsets=shard.offsets, characters=shard.characters)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from mothertongue.errors import DataError
+from mothertongue_trainer.writing import writing
 
 Tokens: TypeAlias = npt.NDArray[np.uint16]
 Flags: TypeAlias = npt.NDArray[np.uint8]
@@ -38,11 +39,13 @@ class Shard:
     metadata: dict[str, str]
 
     def save(self, path: Path) -> None:
+        """Write the shard to `path`; raise OSError if that is impossible."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "tokens": self.tokens, "learn": self.learn,
             "offsets": self.offsets, "characters": self.characters,
         }  # fmt: skip
-        save_file(arrays, path, metadata=self.metadata)
+        with writing(path):
+            save_file(arrays, path, metadata=self.metadata)
 
     @classmethod
     def open(cls, path: Path) -> Shard:

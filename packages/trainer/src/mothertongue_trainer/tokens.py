@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shutil
 from array import array
@@ -17,6 +16,7 @@ from mothertongue.errors import DataError
 from mothertongue.tokenizer import BOS, END, PAD, TOKENIZER_FILE, Tokenizer
 from mothertongue_trainer.corpus import replace_folder
 from mothertongue_trainer.document import Document, read_documents
+from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.recipe import Recipe
 from mothertongue_trainer.shards import Shard
@@ -77,7 +77,7 @@ class DocumentEncoder:
         self._tokenizer = BatchTokenizer(tokenizers.Tokenizer.from_file(str(path)))
         self._chat.tokenizer = self._tokenizer
         self._metadata = {
-            "tokenizer_sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "tokenizer_sha256": hash_tokenizer(folder),
             "vocabulary": str(self.vocabulary),
             "pad": str(self._tokenizer.special(PAD)),
         }

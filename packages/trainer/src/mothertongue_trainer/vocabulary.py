@@ -22,6 +22,7 @@ from mothertongue_trainer.document import read_documents
 from mothertongue_trainer.fairness import TokenizerReport, check_fairness, measure
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.recipe import Recipe
+from mothertongue_trainer.writing import writing
 
 # No merge crosses these pieces. They are those of Qwen 3.5's public tokenizer.json (`qwen35` in llama.cpp).
 # - Letters stay with their marks. In Bangla every vowel sign and hasanta is a mark (\p{M}); a pattern with
@@ -74,7 +75,9 @@ def train_tokenizer(recipe: Recipe, run_folder: Path, *, progress: Progress = si
     replacements = {**QUOTATION_MARKS, **native_digits(sample, main_language(recipe, run_folder))}
     progress("learning merges", 0, None)
     tokenizer = train_bpe(sample, replacements, vocabulary=recipe.tokenizer.vocabulary)
-    tokenizer.save(str(temporary / "tokenizer.json"))
+    path = temporary / "tokenizer.json"
+    with writing(path):
+        tokenizer.save(str(path))
     files = read_manifest(run_folder / "corpus").files
     turns = max(files[f"{name}.jsonl"].turns for name in recipe.corpus.mixture)
     config = tokenizer_config(replacements, context=recipe.model.context, turns=turns or None)
