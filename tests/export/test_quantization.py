@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from mothertongue_export.quantization import BLOCK_SIZES, QuantizedMatrix, dequantize, quantize
+from mothertongue_trainer import contradictions
 
 FLOAT32_SUM = 1e-5  # relative: sums of a few hundred products in another order
 INT8_ACTIVATION_ERROR = 0.02  # relative: each block of the input is rounded to 8 bits as well
@@ -98,3 +99,7 @@ def test_a_block_of_zeros_stays_zero() -> None:
 def test_an_unknown_block_size_is_refused() -> None:
     with pytest.raises(ValueError, match="block size 48"):
         quantize(random_matrix(2, 96), 48)
+
+
+def test_a_recipe_may_ask_for_exactly_the_block_sizes_of_the_kernels() -> None:
+    assert contradictions.BLOCK_SIZES == BLOCK_SIZES

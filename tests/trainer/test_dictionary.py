@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mothertongue_trainer import dictionary
+from mothertongue_trainer.contradictions import DICTIONARY_COMPONENTS
 from mothertongue_trainer.dictionary import DictionaryCorpus, dictionary_documents, prose
 from mothertongue_trainer.entries import Entry
 from mothertongue_trainer.phrasings import OPENINGS, ask, genitive, read_phrasings
-from mothertongue_trainer.recipe import DICTIONARY_COMPONENTS, DictionaryConfig
+from mothertongue_trainer.recipe import DictionaryConfig
 from mothertongue_trainer.turns import NOT_LEARNED, is_unseen_sum
 from mothertongue_trainer.words import read_checked_words
 

@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mothertongue.errors import RecipeError
+from mothertongue_trainer.contradictions import contradictions
 from mothertongue_trainer.settings import read_settings
-
-# The components that the dictionary source makes; `[corpus.mixture]` may weigh them.
-DICTIONARY_COMPONENTS = (
-    "prose", "english", "bangla", "definition", "sentence", "numbers", "sums", "everyday", "not_learned",
-)  # fmt: skip
-
-RESERVED_COMPONENTS = ("heldout", "core")  # files of their own in a prepared corpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,102 +185,9 @@ def read_recipe(path: Path) -> Recipe:
     problems: list[str] = []
     recipe = read_settings(Recipe, values, place="", problems=problems)
     if not problems:
-        problems = _contradictions(recipe)
+        problems = contradictions(recipe)
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems)
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise RecipeError(f"{path}: {count}\n{listed}")
     return recipe
-
-
-def _contradictions(recipe: Recipe) -> list[str]:
-    """Return a sentence for each value that has the right type and cannot work."""
-    return [
-        *_name_problems(recipe.name),
-        *_corpus_problems(recipe.corpus),
-        *_tokenizer_problems(recipe.tokenizer),
-        *_model_problems(recipe.model),
-        *_training_problems(recipe),
-    ]
-
-
-def _name_problems(name: str) -> list[str]:
-    return [] if _is_file_name(name) else [f"name: {name!r} found, a plain folder name expected"]
-
-
-def _is_file_name(name: str) -> bool:
-    """Return whether every file system takes `name` for a file or folder."""
-    return bool(name) and name.strip(". ") == name and not set(name) & set('/\\:*?"<>|\0')
-
-
-def _corpus_problems(corpus: CorpusConfig) -> list[str]:
-    known = [files.name for files in corpus.files]
-    problems = [
-        f"corpus.files: {name!r} cannot name a component, whose files are called so"
-        for name in known
-        if not _is_file_name(name) or name in RESERVED_COMPONENTS
-    ]
-    if corpus.dictionary:
-        known += DICTIONARY_COMPONENTS if corpus.dictionary.chat else ("prose",)
-    if not known:
-        problems.append("corpus: no text; add [corpus.dictionary] or [[corpus.files]]")
-    for name in sorted({name for name in known if known.count(name) > 1}):
-        problems.append(f"corpus.files: the name {name!r} is used twice")
-    for name, share in corpus.mixture.items():
-        if name not in known:
-            problems.append(f"corpus.mixture.{name}: no such component; known are {', '.join(known)}")
-        if not share > 0 or share == float("inf"):
-            problems.append(f"corpus.mixture.{name}: {share} found, a positive share expected")
-    if not corpus.mixture:
-        problems.append("corpus.mixture: empty; give at least one component a share")
-    if not 0 < corpus.heldout_percent < 50:
-        problems.append(f"corpus.heldout_percent: {corpus.heldout_percent} found, between 0 and 50 expected")
-    return problems
-
-
-def _model_problems(model: ModelConfig) -> list[str]:
-    problems = [
-        f"model.{name}: {value} found, at least 1 expected"
-        for name, value in dataclasses.asdict(model).items()
-        if not isinstance(value, bool) and not value > 0
-    ]
-    if not problems and model.heads % model.kv_heads:
-        problems.append(f"model.kv_heads: {model.kv_heads} does not divide the {model.heads} heads")
-    if model.head_width % 16:  # the CPU kernels of the device graph rotate 16 values at a time
-        problems.append(f"model.head_width: {model.head_width} found, a multiple of 16 expected")
-    return problems
-
-
-def _training_problems(recipe: Recipe) -> list[str]:
-    training = recipe.training
-    sizes = ("tokens", "sequence_tokens", "batch_sequences", "checkpoint_every_steps", "keep_checkpoints")
-    problems = [
-        f"training.{name}: {getattr(training, name)} found, at least 1 expected"
-        for name in sizes
-        if getattr(training, name) < 1
-    ]
-    if problems:
-        return problems
-    if recipe.steps < 1:
-        problems.append(f"training.tokens: {training.tokens} is less than one step of {recipe.step_tokens}")
-    if training.sequence_tokens > recipe.model.context:
-        problems.append(
-            f"training.sequence_tokens: {training.sequence_tokens} is more than model.context, "
-            f"{recipe.model.context}"
-        )
-    micro = training.micro_batch_sequences
-    if micro is not None and (micro < 1 or training.batch_sequences % micro):
-        problems.append(f"training.micro_batch_sequences: {micro} does not divide batch_sequences")
-    if not 0 <= training.decay_fraction <= 1:
-        problems.append(f"training.decay_fraction: {training.decay_fraction} found, 0 to 1 expected")
-    if len(recipe.optimizer.adamw_betas) != 2:
-        problems.append("optimizer.adamw_betas: two numbers expected")
-    return problems
-
-
-def _tokenizer_problems(tokenizer: TokenizerConfig) -> list[str]:
-    if tokenizer.vocabulary < 512:  # 256 bytes, the special tokens and some merges
-        return [f"tokenizer.vocabulary: {tokenizer.vocabulary} found, at least 512 expected"]
-    if tokenizer.vocabulary > 65_536:  # token shards store 16 bits a token
-        return [f"tokenizer.vocabulary: {tokenizer.vocabulary} found, at most 65536 expected"]
-    return []
