@@ -1,4 +1,9 @@
+import contextlib
 import errno
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -74,3 +79,33 @@ def test_an_unknown_command_is_bad_usage() -> None:
     result = CliRunner().invoke(command.main, ["chta"])
     assert result.exit_code == 2
     assert "chta" in result.stderr
+
+
+def shown(program: list[str], environment: dict[str, str]) -> bytes:
+    """Return what `program` writes to a terminal."""
+    process_id, descriptor = pty.fork()
+    if process_id == 0:
+        os.execve(program[0], program, os.environ | environment)
+    seen = b""
+    with contextlib.suppress(OSError):  # Linux says so when the other side of a terminal closes
+        while piece := os.read(descriptor, 4096):
+            seen += piece
+    os.close(descriptor)
+    os.waitpid(process_id, 0)
+    return seen
+
+
+def test_a_terminal_keeps_its_encoding_and_a_pipe_gets_utf_8() -> None:
+    program = [sys.executable, "-m", "mothertongue", "inspect", "é-নদী"]
+    environment = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "1"}
+    at_terminal = shown(program, environment)
+    assert b"\xe9-\\u09a8\\u09a6\\u09c0: no such bundle" in at_terminal
+    piped = subprocess.run(program, env=os.environ | environment, capture_output=True, check=False)
+    assert "é-নদী: no such bundle" in piped.stderr.decode("utf-8")
+
+
+def test_doctor_writes_no_escape_codes_to_a_terminal_without_colours() -> None:
+    program = [sys.executable, "-m", "mothertongue", "doctor"]
+    seen = shown(program, {"TERM": "dumb", "NO_COLOR": "1"})
+    assert b"good  python" in seen
+    assert b"\x1b" not in seen

@@ -169,9 +169,7 @@ def doctor(ctx: click.Context, bundle: Path | None, as_json: bool) -> None:
     for finding in examine(bundle):
         findings.append(finding)
         if not as_json:
-            mark = (
-                click.style("good", fg="green") if finding.good else click.style("bad ", fg="red", bold=True)
-            )
+            mark = "good" if finding.good else "bad "
             remedy = "" if finding.good else f": {finding.remedy}"
             click.echo(f"{mark}  {finding.name:<12} {finding.found}{remedy}")
     good = all(finding.good for finding in findings)

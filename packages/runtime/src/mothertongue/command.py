@@ -5,6 +5,7 @@ Only click and the standard library are imported here, so that `mothertongue --h
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -72,7 +73,8 @@ def leave(message: str, exit_code: int) -> NoReturn:
 @click.version_option(package_name="mothertongue", prog_name="mothertongue")
 def main() -> None:
     """Train a small language model in your own language, prove it sound, and run it anywhere."""
-    # A pipe to a program with another encoding must not break Bangla text.
+    # Bangla must pass a pipe whatever the locale says; a terminal keeps the encoding that it can show.
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = None if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
