@@ -37,6 +37,7 @@ def test_the_certificate_file_has_the_keys_that_others_read(tmp_path):
     assert {"name", "verdict", "seconds", "evidence"} <= written["checks"][0].keys()
     assert written["not_run"] == [{"name": "absent", "reason": "the run has no `x`"}]
     assert {"shapes", "dtypes", "seeds", "device", "versions", "commit", "mutation_score"} <= written.keys()
+    assert written["notes"] == []
     assert [file.name for file in path.parent.iterdir()] == ["certificate.json"]
 
 

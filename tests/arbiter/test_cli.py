@@ -163,3 +163,13 @@ def test_the_framework_free_part_imports_no_framework():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_options_and_notes_of_a_run_reach_its_certificate(invoke, tmp_path):
+    body = "run = ZooRun(); run.options = Options(seed=7); run.notes = ('invented rows',); return run"
+    path = write_run(tmp_path, body)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(f"from mothertongue_arbiter.audit import Options\n{text}", encoding="utf-8")
+    certificate = json.loads(invoke(f"{path}:make", "--run", "--json").stdout)
+    assert certificate["seeds"] == {"directions": 7, "random numbers": 7}
+    assert certificate["notes"] == ["invented rows"]

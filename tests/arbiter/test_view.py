@@ -1,4 +1,5 @@
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -25,3 +26,9 @@ def test_the_page_shows_the_worst_first():
     assert "Likely cause: a cause" in lines[0]
     assert "absent" in lines[3]
     assert lines[-1].startswith("FAIL at step 0: 3 checks of 1 tensors")
+
+
+def test_notes_of_the_run_stand_just_before_the_verdict():
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(page(replace(certificate_of(Verdict.PASS), notes=("the rows are random",))))
+    assert console.export_text().splitlines()[-2] == "Note: the rows are random"

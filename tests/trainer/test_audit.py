@@ -126,3 +126,14 @@ def test_synthetic_rows_depend_on_seed_and_step_and_stay_within_documents() -> N
     assert (one.tokens[:, :-1][last] == END).all()
     assert (one.targets[:, :-1][last] == IGNORED).all()
     assert (one.targets[:, :-1][~last] == one.tokens[:, 1:][~last]).all()
+
+
+def test_a_run_carries_the_directions_and_the_seed_of_its_recipe(run: RecipeRun) -> None:
+    run.recipe = dataclasses.replace(SMOKE, seed=9, audit=dataclasses.replace(SMOKE.audit, directions=5))
+    assert (run.options.random_directions, run.options.seed) == (5, 9)
+
+
+def test_a_certificate_over_random_rows_says_so(run: RecipeRun, encoded_run: Any) -> None:
+    assert run.notes == ("the rows are random documents, since no tokens have been prepared",)
+    rows = Rows.open(encoded_run.recipe, encoded_run.folder)
+    assert RecipeRun(encoded_run.recipe, rows, run.model, run.optimizer).notes == ()

@@ -32,11 +32,17 @@ class Options:
     progress: Callable[[str], None] | None = None  # called with the name of each check before it runs
 
 
-def audit(run: TrainingRun, *, step: int = 0, options: Options = Options()) -> Certificate:
+def chosen_options(run: TrainingRun) -> Options:
+    """Return the options that `run` carries, or the defaults."""
+    options = getattr(run, "options", None)
+    return options if isinstance(options, Options) else Options()
+
+
+def audit(run: TrainingRun, *, step: int = 0, options: Options | None = None) -> Certificate:
     """Return the certificate of `run` at optimizer step `step`. The run is left exactly as it was.
 
-    A tensor that cannot learn at step 0 is forgiven (a zero-initialised projection); audited after some
-    steps, it must be declared `conditional`.
+    Without `options`, those that the run carries. A tensor that cannot learn at step 0 is forgiven (a
+    zero-initialised projection); audited after some steps, it must be declared `conditional`.
 
     Raises:
         ArbiterError: `run` lacks a required member, or its model or loss cannot be used at all.
@@ -52,4 +58,4 @@ def audit(run: TrainingRun, *, step: int = 0, options: Options = Options()) -> C
         if error.name != "torch":
             raise
         raise ArbiterError("auditing a run needs torch: pip install 'mothertongue-arbiter[torch]'") from None
-    return certify(run, step=step, options=options)
+    return certify(run, step=step, options=options or chosen_options(run))

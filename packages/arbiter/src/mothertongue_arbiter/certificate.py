@@ -83,6 +83,7 @@ class Certificate:
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None  # of the audited program's working folder
+    notes: tuple[str, ...] = ()  # what the run says of itself
 
     @property
     def verdict(self) -> Verdict:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,13 +82,13 @@ def _of_frame(
 
 
 def _of_run(target: str, is_function: bool, step: int, progress: Callable[[str], None]) -> Certificate:
-    from mothertongue_arbiter.audit import Options
     from mothertongue_arbiter.audit import audit as certify
+    from mothertongue_arbiter.audit import chosen_options
     from mothertongue_arbiter.target import run_from_file, run_from_function
 
     progress("reading the run")
     run = run_from_function(target) if is_function else run_from_file(Path(target))
-    return certify(run, step=step, options=Options(progress=progress))
+    return certify(run, step=step, options=replace(chosen_options(run), progress=progress))
 
 
 def _show(certificate: Certificate, as_json: bool) -> None:

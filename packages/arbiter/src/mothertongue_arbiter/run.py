@@ -11,6 +11,8 @@ under `not_run` with its reason:
     train_step(step)             the whole step on `model` and `batch(step)`: what moves, which gradient
     checkpoint(), resume(state)  everything that a step changes, and its restoration after the audit
     declared                     what the author believes, a `Declared`
+    options                      how much is asked, an `audit.Options`; the command and `audit` ask so much
+    notes                        sentences that the certificate repeats, as of rows that are not the real ones
 
 `rebuild(dtype)`, a fresh run, and `eval_batches(i)` belong to the protocol, and no check reads them yet.
 

@@ -12,7 +12,7 @@ STYLES = {Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow", Verdict.PASS
 
 
 def page(certificate: Certificate) -> RenderableType:
-    """Return the page: a table of the checks, then what was not checked, then the verdict."""
+    """Return the page: a table of the checks, then what was not checked, the notes, the verdict."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -23,7 +23,8 @@ def page(certificate: Certificate) -> RenderableType:
         table.add_row(verdict, check.name, Text(_line(check)), f"{check.seconds:.1f} s")
     for absent in certificate.not_run:
         table.add_row(Text("not run", style="dim"), absent.name, Text(absent.reason, style="dim"), "")
-    return Group(table, Text(), _summary(certificate))
+    notes = [Text(f"Note: {note}") for note in certificate.notes]
+    return Group(table, Text(), *notes, _summary(certificate))
 
 
 def _line(check: Check) -> str:

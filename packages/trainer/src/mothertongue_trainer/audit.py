@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.run import Declared
 from mothertongue_trainer.arithmetic import choose_arithmetic
 from mothertongue_trainer.model import IGNORED, Qwen3
@@ -27,6 +28,7 @@ from mothertongue_trainer.step import RowSource, TensorBatch, take_step
 BOS, END, FIRST_WORD = 0, 4, 6  # token ids, the same in every Mothertongue tokenizer
 EMBEDDING_IS_HEAD = ("model.embed_tokens.weight", "head_weight")  # attributes of the model
 SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
+SYNTHETIC_NOTE = "the rows are random documents, since no tokens have been prepared"
 # The start of each row: float64 logits of a large vocabulary are the costly part of an audit.
 AUDITED_TOKENS = 256
 
@@ -59,6 +61,14 @@ class RecipeRun:
             no_weight_decay=("*norm.weight", "*embed_tokens.weight"),
             warmup_steps=self.training.warmup_steps,
         )
+
+    @property
+    def options(self) -> Options:
+        return Options(random_directions=self.recipe.audit.directions, seed=self.recipe.seed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return (SYNTHETIC_NOTE,) if isinstance(self.rows, SyntheticRows) else ()
 
     def batch(self, step: int) -> TensorBatch:
         batch = TensorBatch.of(self.rows.batch(step), self.model.head_weight.device)

@@ -63,6 +63,7 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
             "python": platform.python_version(),
         },
         commit=_commit(),
+        notes=tuple(getattr(run, "notes", ())),
     )
 
 
