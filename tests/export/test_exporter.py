@@ -147,3 +147,26 @@ def test_a_tokenizer_of_another_run_is_refused(
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     with pytest.raises(CheckpointError, match="come from different runs"):
         export(folder, tmp_path / "bundle", config=config, heldout=heldout)
+
+
+def test_ctrl_c_just_after_the_older_bundle_was_moved_brings_it_back(
+    bundle: Path,
+    tied: Path,
+    heldout: list[Document],
+    config: ExportConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    older = Path(shutil.copytree(bundle, tmp_path / "bundle"))
+    before, replace = hashes(older), os.replace
+
+    def press_ctrl_c_after(source: Path, target: Path) -> None:
+        replace(source, target)
+        if Path(source) == older:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", press_ctrl_c_after)
+    with pytest.raises(KeyboardInterrupt):
+        export(tied, older, config=config, heldout=heldout[::6])
+    assert hashes(older) == before
+    assert list(tmp_path.iterdir()) == [older]

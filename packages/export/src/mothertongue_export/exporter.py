@@ -149,12 +149,12 @@ def _staged(bundle: Path) -> Iterator[Path]:
         folder, older = Path(staging) / "new", Path(staging) / "old"
         folder.mkdir()
         yield folder
-        if bundle.exists():
-            os.replace(bundle, older)
         try:
+            if bundle.exists():
+                os.replace(bundle, older)
             os.replace(folder, bundle)
         except BaseException:
-            if older.exists():
+            if older.exists() and not bundle.exists():
                 os.replace(older, bundle)
             raise
 
