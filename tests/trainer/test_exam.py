@@ -1,5 +1,7 @@
 import json
 import shutil
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +189,25 @@ def test_an_altered_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
     (altered / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(BundleError):
         examine(altered, tmp_path / "core.jsonl", questions_per_skill=1, seed=0)
+
+
+def test_workers_start_while_interrupts_are_ignored_and_then_they_work_again(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker inherits the disposition, so Ctrl-C cannot end it with a traceback before it is ready."""
+    at_start: list[object] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers: int, **kwargs: object) -> None:
+            super().__init__(1)
+
+        def map(self, *args: Any, **kwargs: Any) -> Any:
+            at_start.append(signal.getsignal(signal.SIGINT))
+            return super().map(*args, **kwargs)
+
+    write_core(tmp_path / "core.jsonl", bundle)
+    monkeypatch.setattr("mothertongue_trainer.exam.ProcessPoolExecutor", Pool)
+    before = signal.getsignal(signal.SIGINT)
+    examine(bundle, tmp_path / "core.jsonl", questions_per_skill=2, seed=0)
+    assert at_start == [signal.SIG_IGN]
+    assert signal.getsignal(signal.SIGINT) == before

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mothertongue.errors import DataError
+from mothertongue_trainer.everyday import read_everyday
 from mothertongue_trainer.questions import Question, core_questions, read_questions
 from mothertongue_trainer.words import CoreWord, EnglishWord, WordList
 
@@ -73,3 +74,19 @@ def test_a_damaged_question_is_named_with_its_line(tmp_path: Path) -> None:
     path.write_text('{"skill": "english", "question": "a", "answers": []}\n{"skill": 1}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"core\.jsonl:2"):
         read_questions(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"core\.jsonl: not UTF-8"):
+        read_questions(path)
+
+
+def test_everyday_questions_are_all_that_people_wrote_and_a_hundred_of_the_generated() -> None:
+    everyday = asked("everyday")
+    written = {p for turn in read_everyday() if not turn.generated for p in turn.phrasings.taught}
+    generated = {p for turn in read_everyday() if turn.generated for p in turn.phrasings.taught}
+    assert {"ধন্যবাদ", "একটি কবিতা লেখো"} <= written
+    assert {"নদী নিয়ে একটি কবিতা লেখো"} <= generated
+    assert written <= everyday.keys()
+    assert len(everyday.keys() - written) == 100
+    assert everyday.keys() - written <= generated
+    others = core_questions(WORDS, np.random.default_rng(1))
+    assert {one.question for one in others if one.skill == "everyday"} != everyday.keys()

@@ -16,6 +16,7 @@ class EverydayTurn:
 
     phrasings: Phrasings
     answer: str
+    generated: bool = False  # many phrasings from few patterns
 
 
 def read_everyday() -> list[EverydayTurn]:
@@ -29,9 +30,11 @@ def read_everyday() -> list[EverydayTurn]:
     ]
 
 
-def _turn(taught: Iterable[str], heldout: Iterable[str], answer: str) -> EverydayTurn:
+def _turn(
+    taught: Iterable[str], heldout: Iterable[str], answer: str, *, generated: bool = False
+) -> EverydayTurn:
     phrasings = Phrasings(taught=tuple(dict.fromkeys(taught)), heldout=tuple(heldout))
-    return EverydayTurn(phrasings=phrasings, answer=answer)
+    return EverydayTurn(phrasings=phrasings, answer=answer, generated=generated)
 
 
 def _elsewhere(table: dict[str, Any]) -> EverydayTurn:
@@ -40,7 +43,7 @@ def _elsewhere(table: dict[str, Any]) -> EverydayTurn:
         [text.format(t=topic) for text in table[part] for topic in table["topics"]]
         for part in ("taught", "heldout")
     )
-    return _turn(taught, heldout, table["answer"])
+    return _turn(taught, heldout, table["answer"], generated=True)
 
 
 def _arithmetic(table: dict[str, Any]) -> EverydayTurn:
@@ -48,7 +51,8 @@ def _arithmetic(table: dict[str, Any]) -> EverydayTurn:
     small = [(a, b) for a in range(3, 50, 9) for b in range(1, a, 11)]
     large = [(a, b) for a in range(LARGEST_ADDEND + 2, 100, 6) for b in range(5, 100, 17)]
     taught = [*_written(table["not_sums"], small), *_written(table["large_sums"], large)]
-    return _turn(taught, _written(table["heldout"], [(9, 4), (18, 6)]), table["answer"])
+    heldout = _written(table["heldout"], [(9, 4), (18, 6)])
+    return _turn(taught, heldout, table["answer"], generated=True)
 
 
 def _written(phrasings: Iterable[str], pairs: Iterable[tuple[int, int]]) -> list[str]:

@@ -12,6 +12,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -160,9 +161,19 @@ def _answers(bundle_folder: Path, questions: Sequence[Question]) -> Iterator[Ans
     with ProcessPoolExecutor(
         WORKERS, mp_context=context, initializer=_leave_interrupts_to_the_parent
     ) as pool:
-        replies = pool.map(partial(_reply, bundle_folder), texts, chunksize=QUESTIONS_AT_ONCE)
+        with _interrupts_ignored():  # the workers start here and inherit it, before any line of theirs
+            replies = pool.map(partial(_reply, bundle_folder), texts, chunksize=QUESTIONS_AT_ONCE)
         for question, text in zip(questions, replies, strict=True):
             yield Answer(question=question, text=text)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _leave_interrupts_to_the_parent() -> None:

@@ -18,6 +18,7 @@ from mothertongue_trainer.turns import is_unseen_sum
 from mothertongue_trainer.words import WordList
 
 UNSEEN_PER_PHRASING = 60  # questions in each held-out phrasing
+GENERATED_EVERYDAY = 100  # everyday questions made from patterns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,8 @@ def read_questions(path: Path) -> list[Question]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise DataError(f"{path}: not found; run `mothertongue prepare` first") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not UTF-8; prepare the corpus again") from None
     for number, line in enumerate(lines, start=1):
         try:
             values = json.loads(line)
@@ -71,9 +74,9 @@ def core_questions(words: WordList, random: np.random.Generator) -> list[Questio
     facts = [*_word_facts(words), *_number_facts(), *_sum_facts()]
     return [
         *(fact.question(phrasings[fact.asked_as].canonical, fact.skill) for fact in facts),
-        *_everyday_questions(),
         *_unseen_phrasings(facts, phrasings, random),
         *_unknown_questions(words, phrasings, random),
+        *_everyday_questions(random),
     ]
 
 
@@ -109,10 +112,18 @@ def _sum_facts() -> Iterator[Fact]:
         yield Fact(skill=skill, asked_as="sums", values=values, answers=(bangla_digits(a + b),))
 
 
-def _everyday_questions() -> Iterator[Question]:
+def _everyday_questions(random: np.random.Generator) -> Iterator[Question]:
+    """Yield every exchange that a person wrote, and a few of the many that are made from patterns."""
+    generated = []
     for turn in read_everyday():
         for phrasing in turn.phrasings.taught:
-            yield Question(skill="everyday", question=phrasing, answers=(turn.answer,))
+            question = Question(skill="everyday", question=phrasing, answers=(turn.answer,))
+            if turn.generated:
+                generated.append(question)
+            else:
+                yield question
+    for index in random.choice(len(generated), size=min(GENERATED_EVERYDAY, len(generated)), replace=False):
+        yield generated[index]
 
 
 def _unseen_phrasings(
