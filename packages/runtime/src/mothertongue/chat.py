@@ -35,8 +35,9 @@ class Message:
 
 
 class ChatFormat:
-    """Conversations as token ids: a template, the replacements made in every message, and a tokenizer.
+    """Conversations as token ids: a template, replacements, and a tokenizer.
 
+    The replacements are made in what people type (`user`, `system`); answers are left as they stand.
     `turns` is how many questions with their answers a model of this format was taught to see at once, the
     present one included; None if as many as its context holds.
     """
