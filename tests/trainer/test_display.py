@@ -58,4 +58,14 @@ def test_the_table_has_every_parameter_once_and_layers_together() -> None:
     counts = [int(line.split()[4].replace(",", "")) for line in lines[1:]]
     assert sum(counts) == 1_312_128
     assert len(lines) == 14
-    assert any("q_proj" in line and "4 x 128x128" in line and "muon" in line for line in lines)
+    assert any("q_proj" in line and "4 x 128x128" in line and "matrix    muon" in line for line in lines)
+    assert [row.group for row in TABLE if row.group not in "\n".join(lines)] == []
+
+
+def test_an_inconclusive_audit_is_said_loudly(capsys: pytest.CaptureFixture[str]) -> None:
+    with TrainingDisplay() as display:
+        for verdict in ("PASS", "INCONCLUSIVE"):
+            display(Audited(step=0, verdict=verdict, checks=17, not_run=2, certificate=Path("c.json")))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith("WARNING: the audit could not answer") for line in lines].count(True) == 1
+    assert lines.index(next(line for line in lines if "WARNING" in line)) == len(lines) - 1

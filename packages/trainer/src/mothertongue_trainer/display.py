@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from mothertongue_arbiter.certificate import Verdict
 from mothertongue_trainer.events import (
     AuditCheckBegins,
     Audited,
@@ -58,6 +59,8 @@ class TrainingDisplay:
                     f"Audit{after}: {event.verdict}, {event.checks} checks, {event.not_run} not run "
                     f"({event.certificate})"
                 )
+                if event.verdict == Verdict.INCONCLUSIVE:
+                    self._say("WARNING: the audit could not answer everything; the run goes on uncertified.")
             case RateMeasured():
                 share = event.flops_utilisation
                 utilisation = "n/a" if share is None else f"{share:.0%}"
@@ -98,13 +101,16 @@ def table_lines(rows: Sequence[ParameterRow]) -> list[str]:
     alike: dict[str, list[ParameterRow]] = defaultdict(list)
     for row in rows:
         alike[re.sub(r"\.\d+\.", ".*.", row.name)].append(row)
-    lines = [f"{'parameter':<46} {'number x shape':>16} {'count':>11}  {'rule':<5} {'rate':>6} {'decay':>5}"]
+    lines = [
+        f"{'parameter':<46} {'number x shape':>16} {'count':>11}  {'group':<9} {'rule':<5} "
+        f"{'rate':>6} {'decay':>5}"
+    ]
     for name, members in alike.items():
         first = members[0]
         form = f"{len(members)} x {'x'.join(map(str, first.shape))}"
         count = sum(row.count for row in members)
         lines.append(
-            f"{name:<46} {form:>16} {count:>11,}  {first.rule:<5} {first.learning_rate:>6g} "
-            f"{first.weight_decay:>5g}"
+            f"{name:<46} {form:>16} {count:>11,}  {first.group:<9} {first.rule:<5} "
+            f"{first.learning_rate:>6g} {first.weight_decay:>5g}"
         )
     return lines
