@@ -61,7 +61,7 @@ def test_prepare_then_tokenizer_fill_the_run_folder(recipe: Path) -> None:
     assert trained.exit_code == 0, trained.output
     assert "Bengali" in trained.stdout
     run = recipe.parent / "runs" / "ছোট"
-    assert {path.name for path in run.iterdir()} == {"corpus", "tokenizer", "tokens"}
+    assert {path.name for path in run.iterdir()} == {"corpus", "tokenizer", "tokens", "run.lock"}
     assert (run / "tokens" / "গদ্য.safetensors").is_file()
 
 
