@@ -18,7 +18,7 @@ from mothertongue_trainer.evaluation import (
     heldout_texts,
     model_nats,
     unigram_nats,
-    update_evaluation,
+    write_evaluation,
 )
 from mothertongue_trainer.identity import hash_tokenizer
 from mothertongue_trainer.model import Qwen3, huggingface_config
@@ -149,11 +149,10 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(encoded_run, model: Qwen3,
         evaluate(encoded_run.recipe, run / "checkpoints" / "absent", run)
 
 
-def test_values_replace_only_their_own_keys(tmp_path: Path) -> None:
-    update_evaluation(tmp_path, {"languages": 1, "twin": 2})
-    update_evaluation(tmp_path, {"chat": 3, "twin": 4})
-    written = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))
-    assert written == {"languages": 1, "twin": 4, "chat": 3}
+def test_a_new_evaluation_leaves_nothing_of_an_older_model(tmp_path: Path) -> None:
+    write_evaluation(tmp_path, {"languages": 1, "chat": 2})
+    write_evaluation(tmp_path, {"languages": 3})
+    assert json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8")) == {"languages": 3}
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
 
 

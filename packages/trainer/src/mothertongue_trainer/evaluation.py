@@ -128,7 +128,7 @@ def evaluate(
             sum(float(token_nats[ids[1:]].sum()) for ids in text.ids)
         )
     evaluation = Evaluation(**qualities)
-    update_evaluation(run_folder, {**evaluation.as_dict(), "checkpoint": checkpoint.name})
+    write_evaluation(run_folder, {**evaluation.as_dict(), "checkpoint": checkpoint.name})
     return evaluation
 
 
@@ -189,12 +189,9 @@ def unigram_nats(shards: Iterable[Shard], *, vocabulary: int) -> npt.NDArray[np.
     return nats
 
 
-def update_evaluation(run_folder: Path, values: dict[str, Any]) -> None:
-    """Put `values` into `run_folder`/evaluation.json and keep the other keys that are there."""
+def write_evaluation(run_folder: Path, values: dict[str, Any]) -> None:
+    """Write `values` to `run_folder`/evaluation.json; what an exam found out about an older model goes."""
     path = run_folder / "evaluation.json"
-    earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(
-        json.dumps({**earlier, **values}, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
-    )
+    temporary.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     os.replace(temporary, path)
