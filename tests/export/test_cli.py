@@ -80,7 +80,7 @@ def test_export_takes_the_newest_checkpoint_and_verify_repeats_the_proof(folder:
 
 def test_a_missed_gate_exits_1_with_the_figures_and_no_bundle(folder: Path) -> None:
     recipe = (folder / "tiny.toml").read_text(encoding="utf-8")
-    (folder / "tiny.toml").write_text(recipe + "maximum_kl_mean = 0.0\n", encoding="utf-8")
+    (folder / "tiny.toml").write_text(recipe + "maximum_kl_mean = 1e-12\n", encoding="utf-8")
     result = mothertongue("export", "tiny.toml", "--out", "elsewhere", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["verdict"] == "FAIL"

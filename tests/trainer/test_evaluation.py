@@ -115,7 +115,7 @@ def test_evaluation_json_has_the_keys_that_others_read(encoded_run, model: Qwen3
     checkpoint = save_checkpoint(run, model, optimizer_of(model, encoded_run), state_of(encoded_run))
     evaluation = evaluate(encoded_run.recipe, checkpoint, run)
     written = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
-    assert written["chat"] == {"english_percent": 96.0}
+    assert "chat" not in written  # of an older model
     for kind in ("languages", "twin", "unigram"):
         assert set(written[kind]) == {"bn", "en"}
         assert {"bits_per_byte", "nats_per_token", "characters_per_token", "bytes"} <= set(
