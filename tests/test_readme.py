@@ -6,7 +6,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mothertongue.command import main
 from mothertongue_trainer.recipe import CorpusConfig
 from mothertongue_trainer.settings import read_settings
 
@@ -43,3 +45,9 @@ def test_the_recipe_of_the_readme_is_one() -> None:
 def test_every_link_to_a_file_leads_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         assert target.startswith("http") or (path.parent / target).exists(), target
+
+
+def test_the_list_of_commands_cuts_no_sentence_short() -> None:
+    listed = CliRunner().invoke(main, ["--help"]).stdout.partition("Commands:")[2].strip().splitlines()
+    assert len(listed) == 13
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)

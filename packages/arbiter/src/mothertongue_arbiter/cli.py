@@ -25,7 +25,7 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
-@click.command()
+@click.command(short_help="Certify that a training run is sound.")
 @click.argument("target", metavar="TARGET")
 @click.option(
     "--run", "is_function", is_flag=True, help="TARGET is FILE.py:FUNCTION, which returns a TrainingRun."

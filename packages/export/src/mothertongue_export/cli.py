@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the proof as one JSON object.")
 
 
-@click.command()
+@click.command(short_help="Write the int8 bundle and prove it equal.")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Default: the newest of the run."
@@ -64,7 +64,7 @@ def export(
         click.echo(f"Exported and proved: {bundle}")
 
 
-@click.command()
+@click.command(short_help="Prove BUNDLE again on this machine.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--checkpoint",
@@ -127,7 +127,7 @@ def print_proof(report: ParityReport) -> None:
     Console().print(table)
 
 
-@click.command()
+@click.command(short_help="Take RECIPE from text to a proved bundle.")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--until", metavar="STAGE", help="Stop after this stage; default: the last.")
 @click.option("--chat", "then_chat", is_flag=True, help="Then chat with the bundle.")

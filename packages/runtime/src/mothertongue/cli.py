@@ -91,7 +91,7 @@ def chat(
         print_answer(model.chat(messages, sampling, max_tokens))
 
 
-@click.command()
+@click.command(short_help="Continue a text with the model in BUNDLE.")
 @bundle_argument
 @click.argument("prompt", required=False)
 @answer_options
@@ -116,7 +116,7 @@ def generate(
         print_answer(model.generate(prompt, sampling, max_tokens))
 
 
-@click.command()
+@click.command(short_help="Show what BUNDLE is, every byte verified.")
 @bundle_argument
 @json_option
 def inspect(bundle: Path, as_json: bool) -> None:

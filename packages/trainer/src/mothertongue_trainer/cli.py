@@ -16,7 +16,7 @@ recipe_argument = click.argument("recipe", type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 
 
-@click.command()
+@click.command(short_help="Gather and clean the text of RECIPE.")
 @recipe_argument
 @json_option
 def prepare(recipe: Path, as_json: bool) -> None:
@@ -39,7 +39,7 @@ def prepare(recipe: Path, as_json: bool) -> None:
         click.echo(f"source: {source['name']}; licence: {source.get('licence', 'yours to know')}")
 
 
-@click.command()
+@click.command(short_help="Train a fair tokenizer; encode the text.")
 @recipe_argument
 @json_option
 def tokenizer(recipe: Path, as_json: bool) -> None:
@@ -64,7 +64,7 @@ def tokenizer(recipe: Path, as_json: bool) -> None:
     click.echo(f"{sum(tokens.values()):,} training tokens")
 
 
-@click.command()
+@click.command(short_help="Pretrain the model of RECIPE, audited.")
 @recipe_argument
 @click.option(
     "--despite-audit", is_flag=True, help="Train although the audit failed; the checkpoint records it."
@@ -94,7 +94,7 @@ def train(recipe: Path, despite_audit: bool, as_json: bool) -> None:
     click.echo(f"Trained: {result.checkpoint}", err=True)
 
 
-@click.command()
+@click.command(short_help="Measure the model on unseen text.")
 @recipe_argument
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Default: the newest of the run."
