@@ -175,7 +175,8 @@ class Builder:
         with TrainingDisplay(quiet=self.quiet) as display:
             result = train(self.recipe, folder, despite_audit=despite_audit, progress=display)
         if not result.finished:
-            raise KeyboardInterrupt  # saved; the next start continues
+            click.echo(f"Saved at step {result.step:,}; the same command continues.", err=True)
+            raise KeyboardInterrupt
 
     def _evaluate(self) -> None:
         from mothertongue_trainer.checkpoint import newest_checkpoint
