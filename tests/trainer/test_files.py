@@ -75,7 +75,8 @@ def test_patterns_are_sorted_and_a_file_named_twice_is_read_once(tmp_path: Path)
     assert texts == ["[1].txt", "a.txt", "b.txt", "sub/c.txt"]
 
 
-FLIPPED = bytearray(gzip.compress(bytes(range(256)) * 40, mtime=0))  # the first byte after the header: a bad block
+# The first byte after the header: a bad block.
+FLIPPED = bytearray(gzip.compress(bytes(range(256)) * 40, mtime=0))
 FLIPPED[10] ^= 0xFF
 
 
