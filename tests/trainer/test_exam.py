@@ -172,6 +172,9 @@ def test_the_result_joins_the_evaluation(bundle: Path, tmp_path: Path) -> None:
     write_core(tmp_path / "corpus" / "core.jsonl", bundle)
     with pytest.raises(CheckpointError, match="evaluate"):
         take_exam(recipe_of(bundle), tmp_path)
+    (tmp_path / "evaluation.json").write_text('{"languages": ', encoding="utf-8")
+    with pytest.raises(CheckpointError, match="damaged, no JSON"):
+        take_exam(recipe_of(bundle), tmp_path)
     (tmp_path / "evaluation.json").write_text('{"languages": {"bn": {}}}', encoding="utf-8")
     result = take_exam(recipe_of(bundle), tmp_path)
     evaluation = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))

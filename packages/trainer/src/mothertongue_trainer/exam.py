@@ -71,6 +71,8 @@ def take_exam(recipe: Recipe, run_folder: Path, *, progress: Progress = silent) 
         evaluation = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not found; run `mothertongue evaluate` first") from None
+    except ValueError:
+        raise CheckpointError(f"{path}: damaged, no JSON; run `mothertongue evaluate` again") from None
     result = examine(
         recipe.bundle_folder,
         run_folder / "corpus" / "core.jsonl",
