@@ -191,22 +191,10 @@ class Builder:
             )
 
     def _export(self) -> None:
-        from mothertongue_export.exporter import export
-        from mothertongue_trainer.checkpoint import newest_checkpoint
-        from mothertongue_trainer.corpus import read_manifest
-        from mothertongue_trainer.document import read_documents
+        from mothertongue_export.exporter import export_run
 
-        corpus = self.recipe.run_folder / "corpus"
         with progress_bar(quiet=self.quiet) as progress:
-            export(
-                newest_checkpoint(self.recipe.run_folder),
-                self.recipe.bundle_folder,
-                config=self.recipe.export,
-                heldout=list(read_documents(corpus / "heldout.jsonl")),
-                recipe=self.recipe,
-                sources=read_manifest(corpus).sources,
-                progress=progress,
-            )
+            export_run(self.recipe, progress=progress)
 
     def _exam(self) -> None:
         from mothertongue_trainer.exam import take_exam

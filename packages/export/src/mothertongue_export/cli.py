@@ -34,28 +34,16 @@ def export(
 
     A bundle that misses a gate is not written; one that was there before stays.
     """
-    from mothertongue_export.exporter import export as export_bundle
-    from mothertongue_trainer.checkpoint import newest_checkpoint
-    from mothertongue_trainer.corpus import read_manifest
-    from mothertongue_trainer.document import read_documents
+    from mothertongue_export.exporter import export_run
     from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
     settings = read_recipe(recipe)
-    checkpoint = checkpoint or newest_checkpoint(settings.run_folder)
-    corpus = settings.run_folder / "corpus"
     bundle = out or settings.bundle_folder
     with run_lock(settings.run_folder), failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
-        report = export_bundle(
-            checkpoint,
-            bundle,
-            config=settings.export,
-            heldout=list(read_documents(corpus / "heldout.jsonl")),
-            recipe=settings,
-            sources=read_manifest(corpus).sources,
-            keep_reference=keep_reference,
-            progress=progress,
+        report = export_run(
+            settings, checkpoint=checkpoint, bundle=bundle, keep_reference=keep_reference, progress=progress
         )
     if as_json:
         click.echo(json.dumps(report.as_dict(), ensure_ascii=False))

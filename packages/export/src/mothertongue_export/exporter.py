@@ -28,7 +28,9 @@ from mothertongue_export.model_card import model_card
 from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import COPIED_FILES, prove
 from mothertongue_export.quantization import BLOCK_SIZES
-from mothertongue_trainer.document import Document
+from mothertongue_trainer.checkpoint import newest_checkpoint
+from mothertongue_trainer.corpus import read_manifest
+from mothertongue_trainer.document import Document, read_documents
 from mothertongue_trainer.progress import Progress, silent
 from mothertongue_trainer.recipe import ExportConfig, Recipe
 
@@ -98,6 +100,28 @@ def export(
         )
         verify_files(folder)
     return report
+
+
+def export_run(
+    recipe: Recipe,
+    *,
+    checkpoint: Path | None = None,
+    bundle: Path | None = None,
+    keep_reference: bool = False,
+    progress: Progress = silent,
+) -> ParityReport:
+    """Export the run of `recipe`, by default its newest checkpoint to its own bundle folder; see `export`."""
+    corpus = recipe.run_folder / "corpus"
+    return export(
+        checkpoint or newest_checkpoint(recipe.run_folder),
+        bundle or recipe.bundle_folder,
+        config=recipe.export,
+        heldout=list(read_documents(corpus / "heldout.jsonl")),
+        recipe=recipe,
+        sources=read_manifest(corpus).sources,
+        keep_reference=keep_reference,
+        progress=progress,
+    )
 
 
 def genai_config(sizes: Architecture, tokenizer: Tokenizer) -> dict[str, Any]:
