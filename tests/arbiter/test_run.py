@@ -1,6 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 from zoo import ZooRun
 
+from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import Declared, TrainingRun, declarations, matches
 
 
@@ -35,3 +38,27 @@ def test_a_run_without_a_declaration_gets_the_defaults():
     assert declarations(object()) == Declared()
     run = ZooRun()
     assert declarations(run) is run.declared
+
+
+def test_a_declaration_may_be_a_mapping_of_its_fields() -> None:
+    run = SimpleNamespace(declared={"causal": False, "frozen": ("wte.*",)})
+    assert declarations(run) == Declared(causal=False, frozen=("wte.*",))
+
+
+def test_an_unknown_fact_is_refused_and_the_nearest_one_is_named() -> None:
+    with pytest.raises(ArbiterError, match=r"unknown fact 'casual'; did you mean 'causal'"):
+        declarations(SimpleNamespace(declared={"casual": False}))
+
+
+def test_a_declaration_of_another_kind_is_refused() -> None:
+    with pytest.raises(ArbiterError, match="a list found"):
+        declarations(SimpleNamespace(declared=[1]))
+
+
+def test_what_is_not_declared_trainable_is_frozen() -> None:
+    declared = Declared(trainable=("head.*",), frozen=("head.bias",))
+    assert [declared.is_frozen(name) for name in ("head.weight", "head.bias", "body.weight")] == [
+        False,
+        True,
+        True,
+    ]

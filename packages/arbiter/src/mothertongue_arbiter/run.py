@@ -3,18 +3,22 @@
 `model`, `loss` and `batch` are required. Each further member unlocks checks, and what is missing is listed
 under `not_run` with its reason:
 
-    forward(model, batch)        logits (B, T, V): causality, independence of rows and documents
+    forward(model, batch)        logits (B, T, V): causality, independence of rows, documents, padding, order
+    reference(model, batch)      logits of an independent plain forward of the same weights: equality with it
     targets(batch)               (B, T) label of each position, negative where it has none: exact labels
-    documents(step, rank)        (B, T) number of the document of each token of `batch(step)`: isolation
-    micro_batches(step, rank)    the batches of one optimizer step, together `batch(step)`: accumulation
-    optimizer                    an object, or a list of them, with `param_groups` and `step()`: coverage
-    train_step(step)             the whole step on `model` and `batch(step)`: what moves, which gradient
-    checkpoint(), resume(state)  everything that a step changes, and its restoration after the audit
-    declared                     what the author believes, a `Declared`
+    documents(step, rank)        what the author believes is in `batch(step)`: the number of the document of
+                                 each token (B, T), or the documents themselves, a list of lists of ids
+    micro_batches(step, rank)    the batches of one optimizer step on one rank: accumulation, rank data
+    replicas                     the models of all ranks, `model` first: their weights must agree
+    optimizer                    an object with `param_groups` and `step()`, or a list, one a rank: coverage
+    train_step(step)             the whole step, of all ranks, as the program does it: what moves, and how
+    checkpoint(), resume(state)  everything that a step changes, and its restoration: exact resume
+    eval_batches(i)              batch i of the held-out part: overlap with the training text
+    ema                          the averaged weights, a module or a mapping of name to tensor
+    rebuild(dtype)               a fresh run like this one before its first step: float64, resume, determinism
+    declared                     what the author believes, a `Declared` or a mapping of its fields
     options                      how much is asked, an `audit.Options`; the command and `audit` ask so much
     notes                        sentences that the certificate repeats, as of rows that are not the real ones
-
-`rebuild(dtype)`, a fresh run, and `eval_batches(i)` belong to the protocol, and no check reads them yet.
 
 A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`,
 else the first integer tensor with two dimensions.
@@ -22,9 +26,14 @@ else the first integer tensor with two dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, runtime_checkable
+
+from mothertongue_arbiter.declared_optimizer import Optimizer
+from mothertongue_arbiter.errors import ArbiterError
 
 
 @runtime_checkable
@@ -53,26 +62,42 @@ class Declared:
     causal: bool = True
     isolated_documents: bool = False  # no token sees another document of its row
     independent_rows: bool = True  # no row of a batch sees another
+    order_matters: bool = True  # the order of earlier tokens changes the logits
+    positions: Literal["relative", "absolute"] | None = None  # relative: a shift of all changes nothing
+    pad_token: int | None = None  # the id that fills short rows
     tied: tuple[tuple[str, str], ...] = ()  # attribute paths of weights that must be one tensor
+    architecture: Mapping[str, Any] | None = (
+        None  # keys of a transformers config: a reference is built from it
+    )
 
     labels: Literal["next", "other"] = "next"  # "next": position t learns token t + 1 of its row
     supervised: Literal["all", "some"] = "all"  # "some": as chat, where only answers are learned
     must_learn: tuple[int, ...] = ()  # token ids that every batch which has them must teach: end-of-text
     normalisation: Literal["tokens", "sum", "other"] = "tokens"  # "tokens": mean over supervised tokens
+    label_smoothing: float = 0.0
     initial_loss: float | None = None  # nats per token; default ln(vocabulary), judged at step 0 only
-    accumulation: int = 1  # micro-batches in one optimizer step
+    accumulation: int = 1  # micro-batches in one optimizer step of one rank
+    ranks: int = 1  # processes that train together, each with data of its own
+    epoch_steps: int | None = None  # optimizer steps in one pass over the data
 
+    optimizer: Optimizer | None = None  # what a step does to the weights: see `declared_optimizer`
+    ema_decay: float | None = None  # of `ema`, a step
     frozen: tuple[str, ...] = ()  # never trained
+    trainable: tuple[str, ...] = ()  # if given, everything else is frozen
     stop_gradients: tuple[str, ...] = ()  # parameters from which gradient is kept away on purpose
     straight_through: tuple[str, ...] = ()  # parameters whose gradient is not that of the loss, on purpose
+    gradient_scale: Mapping[str, float] = field(default_factory=dict)  # factors put on gradients on purpose
     conditional: tuple[str, ...] = ()  # parameters that some batches do not use
 
     no_weight_decay: tuple[str, ...] = ()
     warmup_steps: int = 0  # with a warm-up from 0, nothing moves in the first step
     deterministic: bool = True  # the same step twice gives the same gradient
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of parameters, as {"*": "float32"}
+    least_utilisation: float | None = None  # of the measured peak of the device, 0 to 1
 
     def is_frozen(self, name: str) -> bool:
-        return matches(name, self.frozen)
+        """Return whether `name` is never trained."""
+        return matches(name, self.frozen) or bool(self.trainable and not matches(name, self.trainable))
 
     def expects_disagreement(self, name: str) -> bool:
         """Return whether the gradient of `name` may differ from the derivative of the loss."""
@@ -88,6 +113,21 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def declarations(run: TrainingRun) -> Declared:
-    """Return what the author of `run` declared, or the defaults."""
+    """Return what the author of `run` declared, or the defaults.
+
+    Raises:
+        ArbiterError: `declared` is neither a `Declared` nor a mapping of its fields.
+    """
     declared = getattr(run, "declared", None)
-    return declared if isinstance(declared, Declared) else Declared()
+    if declared is None or isinstance(declared, Declared):
+        return declared or Declared()
+    if not isinstance(declared, Mapping):
+        found = type(declared).__name__
+        raise ArbiterError(f"declared: a {found} found, a Declared or a mapping of its fields expected")
+    known = [one.name for one in fields(Declared)]
+    for name in declared:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+            raise ArbiterError(f"declared: unknown fact {name!r}{hint}")
+    return Declared(**declared)
