@@ -9,9 +9,9 @@ from pathlib import Path
 from mothertongue.bundle import CONFIG_FILE, MANIFEST_FILE, Manifest
 from mothertongue.bundle import verify as verify_files
 from mothertongue.errors import BundleError, CheckFailed
+from mothertongue.golden import golden_findings, read_golden
 from mothertongue.session import Session
 from mothertongue_export.checkpoint import read_architecture, read_checkpoint
-from mothertongue_export.golden import golden_findings, read_golden
 from mothertongue_export.lint import lint
 from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import prove

@@ -12,6 +12,7 @@ from mothertongue.bundle import onnxruntime_version, require_onnxruntime, verify
 from mothertongue.chat import Message
 from mothertongue.device import describe_device
 from mothertongue.errors import BundleError, MothertongueError
+from mothertongue.golden import GOLDEN_FILE, golden_findings, read_golden
 from mothertongue.model import load
 from mothertongue.threads import choose_threads
 
@@ -41,6 +42,8 @@ def examine(folder: Path | None = None) -> Iterator[Finding]:
     yield examine_disk(folder or Path())
     if folder is not None:
         yield examine_files(folder)
+        if (folder / GOLDEN_FILE).exists():
+            yield examine_golden(folder)
         yield examine_answer(folder)
 
 
@@ -91,6 +94,22 @@ def examine_files(folder: Path) -> Finding:
         return Finding(name="bundle", good=False, found="not sound", remedy=str(error))
     found = f"{len(manifest.files)} files, {manifest.total_bytes / 1e6:.1f} MB, every byte verified"
     return Finding(name="bundle", good=True, found=found)
+
+
+def examine_golden(folder: Path) -> Finding:
+    """Return whether this processor computes what was proved on another."""
+    try:
+        golden = read_golden(folder)
+        findings = golden_findings(golden, load(folder).session)
+    except (MothertongueError, ValueError) as error:
+        return Finding(name="golden", good=False, found="not run", remedy=str(error))
+    tokens = sum(len(text.greedy_ids) for text in golden)
+    return Finding(
+        name="golden",
+        good=not findings,
+        found=f"{tokens} proved tokens, {len(findings) or 'none'} of {len(golden)} texts differ",
+        remedy=f"{findings[0]}; update with: pip install -U onnxruntime" if findings else "",
+    )
 
 
 def examine_answer(folder: Path) -> Finding:
