@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -15,6 +16,7 @@ from transformers import Qwen3ForCausalLM
 
 from mothertongue_export.checkpoint import read_checkpoint
 from mothertongue_export.graph import write_device_graph
+from mothertongue_export.quantization import FLOAT, Plan, Storage
 
 FLOAT32 = 2e-5  # absolute, on logits up to 20: float32 sums in another order through two layers
 BLOCK = 32
@@ -56,7 +58,14 @@ class Driver:
         inputs = {"input_ids": ids, "attention_mask": np.ones((len(ids), total), np.int64)}
         presents = [name.replace("past_key_values", "present") for name in cache]
         logits, *values = self.session.run(["logits", *presents], inputs | cache)
+        assert logits.shape[1] == 1
         return logits[:, 0], dict(zip(cache, values, strict=True))
+
+    def rows(self, ids: Array, kept: int) -> Array:
+        inputs = {"input_ids": ids, "attention_mask": np.ones(ids.shape, np.int64)}
+        kept_ = {"num_logits_to_keep": np.array(kept, np.int64)}
+        logits: Array = self.session.run(["logits"], inputs | kept_ | self.empty(len(ids), 0))[0]
+        return logits
 
 
 @pytest.fixture(params=["tied", "untied"])
@@ -76,6 +85,50 @@ def test_prefill_gives_the_logits_of_the_last_position(case: tuple[Driver, Array
     driver, ids, expected = case
     logits, _ = driver.run(ids[:batch], 40, driver.empty(batch, 0))
     np.testing.assert_allclose(logits, expected[:batch, -1], atol=FLOAT32)
+
+
+@pytest.mark.parametrize(("kept", "rows"), [(0, 40), (1, 1), (7, 7), (40, 40)])
+def test_the_logits_of_any_number_of_last_positions_can_be_had(
+    case: tuple[Driver, Array, Array], kept: int, rows: int
+) -> None:
+    driver, ids, expected = case
+    logits = driver.rows(ids, kept)
+    np.testing.assert_allclose(logits, expected[:, -rows:], atol=FLOAT32)
+
+
+@pytest.mark.parametrize("kind", ["tied", "untied"])
+def test_a_graph_of_float_weights_is_pytorch(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    checkpoint = request.getfixturevalue(kind)
+    model = read_checkpoint(checkpoint)
+    write_device_graph(model, tmp_path, plan=Plan(default=FLOAT))
+    ids = np.random.default_rng(0).integers(model.architecture.vocabulary, size=(2, 40))
+    network = Qwen3ForCausalLM.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected = network(torch.from_numpy(ids)).logits.numpy()
+    np.testing.assert_allclose(Driver(tmp_path).rows(ids, 0), expected, atol=FLOAT32)
+
+
+def test_each_matrix_is_stored_as_the_plan_says(tied: Path, tmp_path: Path) -> None:
+    exceptions = {
+        "logits": Storage(bits=8, block_size=64),
+        "model.layers.0.mlp.down_proj": FLOAT,
+        "model.layers.1.self_attn.qkv": Storage(bits=8, block_size=16),
+    }
+    plan = Plan(default=Storage(bits=4, block_size=32), exceptions=exceptions)
+    write_device_graph(read_checkpoint(tied), tmp_path, plan=plan)
+    nodes = onnx.load(tmp_path / "model.onnx", load_external_data=False).graph.node
+    stored = {
+        node.name: tuple(a.i for name in ("bits", "block_size") for a in node.attribute if a.name == name)
+        for node in nodes
+        if node.op_type == "MatMulNBits"
+    }
+    assert stored.pop("logits") == (8, 64)
+    assert stored.pop("model.layers.1.self_attn.qkv") == (8, 16)
+    assert "model.layers.0.mlp.down_proj" not in stored
+    assert set(stored.values()) == {(4, 32)}
+    assert len(stored) == 6
 
 
 @pytest.mark.parametrize("cache_length", [0, CONTEXT])
@@ -149,4 +202,4 @@ def test_the_graph_is_called_as_onnxruntime_genai_and_transformers_js_call_it(
     assert list(inputs) == ["input_ids", "attention_mask", *(f"past_key_values.{name}" for name in cached)]
     assert inputs["input_ids"] == inputs["attention_mask"] == "tensor(int64)"
     assert [value.name for value in session.get_outputs()] == ["logits", *(f"present.{n}" for n in cached)]
-    assert session.get_outputs()[0].shape == ["batch", 1, read_checkpoint(tied).architecture.vocabulary]
+    assert session.get_outputs()[0].shape == ["batch", "kept", read_checkpoint(tied).architecture.vocabulary]

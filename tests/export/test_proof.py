@@ -124,8 +124,11 @@ def pair_neighbours(graph: onnx.GraphProto) -> None:
 
 
 def take_first_position(graph: onnx.GraphProto) -> None:
-    last = next(tensor for tensor in graph.initializer if tensor.name == "last_position")
-    last.CopyFrom(onnx.numpy_helper.from_array(np.array([0], np.int64), "last_position"))
+    node = next(node for node in graph.node if node.name == "last_hidden")
+    zero, one = (f"position_{number}" for number in (0, 1))
+    for name, value in {zero: 0, one: 1}.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array([value], np.int64), name))
+    node.input[1:3] = [zero, one]
 
 
 @pytest.mark.parametrize("change", [shift_positions, pair_neighbours, take_first_position])
