@@ -37,7 +37,7 @@ def loss_and_gradients(p):
     return loss, {"first": x.T @ d_hidden, "gain": (d_scaled * hidden).sum(0), "second": scaled.T @ d_logits}
 
 
-def signs(seed, name, shape):
+def signs(seed, name, shape, fault=""):
     mask = (1 << 64) - 1
 
     def mix(z):
@@ -45,9 +45,27 @@ def signs(seed, name, shape):
         z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
         return z ^ (z >> 31)
 
-    key = mix(seed) ^ zlib.crc32(name.encode())
-    found = [1 - 2 * (mix((key + (i + 1) * 0x9E3779B97F4A7C15) & mask) >> 63) for i in range(np.prod(shape))]
-    return np.array(found, dtype=float).reshape(shape)
+    key = mix(seed) ^ (0 if fault == "nameless" else zlib.crc32(name.encode()))
+    first = {"from 1": 2, "i for i + 1": 0}.get(fault, 1)
+    count = range(first, first + int(np.prod(shape)))
+    found = np.array([1.0 - 2 * (mix((key + i * 0x9E3779B97F4A7C15) & mask) >> 63) for i in count])
+    found = -found if fault == "subtracts" else np.ones_like(found) if fault == "ones" else found
+    return found.reshape(shape, order="F" if fault == "columns" else "C")
+
+
+def moved(question, fault=""):
+    p = parameters()
+    if fault == "lies":
+        p["first"] *= 1.01
+    for name, step in question["steps"].items():
+        steps = step * signs(question["seed"], name, p[name].shape, fault)
+        if name in question.get("only", {}):
+            chosen = np.zeros(steps.size)
+            for begin, end in question["only"][name]:
+                chosen[begin:end] = 1
+            steps *= chosen.reshape(steps.shape)
+        p[name] = p[name] + steps
+    return p
 
 
 def write_frame(path, fault):
@@ -59,6 +77,10 @@ def write_frame(path, fault):
         gradients["first"] *= 0.5
     if fault == "nonfinite":
         gradients["second"][0, 0] = np.nan
+    if fault == "overflown":
+        p["gain"][3] = np.inf
+    if fault == "dead row":
+        gradients["first"][2] = 0
     tensors = [{"name": name, "shape": list(p[name].shape), "trainable": True} for name in NAMES]
     arrays = {f"param/{name}": value for name, value in p.items()}
     arrays |= {f"grad/{name}": value for name, value in gradients.items()}
@@ -69,24 +91,42 @@ def write_frame(path, fault):
 
 
 def answer(fault):
-    for line in sys.stdin:
-        if fault == "dies":
+    if fault == "deaf":
+        time.sleep(600)
+    if fault == "talks":
+        print("loading weights", flush=True)
+    for number, line in enumerate(sys.stdin):
+        if fault == "dies" or (fault == "dies later" and number == 9):
             sys.exit(7)
         if fault == "hangs":
             time.sleep(600)
-        if fault == "garbage":
-            print("step 0, loss 1.09", flush=True)
-            continue
-        question = json.loads(line)
-        p = parameters()
-        if fault == "lies":
-            p["first"] *= 1.01
-        for name, step in question["steps"].items():
-            p[name] = p[name] + step * signs(question["seed"], name, p[name].shape)
-        loss = loss_and_gradients(p)[0]
-        if fault == "float32":
-            loss = float(np.float32(loss))
-        print(json.dumps({"loss": loss}), flush=True)
+        print(ANSWERS.get(fault, sound_answer)(json.loads(line), fault), flush=True)
+
+
+def sound_answer(question, fault):
+    if fault == "constant":
+        question["steps"] = {}
+    loss = loss_and_gradients(moved(question, fault))[0]
+    if fault == "float32":
+        loss = float(np.float32(loss))
+    understood = {"only": True} if "only" in question and fault != "whole" else {}
+    return json.dumps({"loss": loss, **understood})
+
+
+def noisy_answer(question, fault):
+    loss = json.loads(sound_answer(question, ""))["loss"]
+    return json.dumps({"loss": loss + 1e-6 * np.random.default_rng().normal(), "only": True})
+
+
+ANSWERS = {
+    "garbage": lambda question, fault: "step 0, loss 1.09",
+    "complains": lambda question, fault: json.dumps({"error": "no tensor 'gain' here"}),
+    "other batch": lambda question, fault: json.dumps({"loss": 3.0}),
+    "noisy": noisy_answer,
+    "NaN": lambda question, fault: '{"loss": NaN}',
+    "Infinity": lambda question, fault: '{"loss": Infinity}',
+    "twice": lambda question, fault: "\n".join([sound_answer(question, fault)] * 2),
+}
 
 
 if __name__ == "__main__":

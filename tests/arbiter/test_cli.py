@@ -77,8 +77,12 @@ def test_without_an_oracle_only_finiteness_is_judged(invoke, frame):
     ("fault", "said"),
     [
         ("dies", "ended without an answer (exit code 7)"),
+        ("'dies later'", "ended without an answer (exit code 7)"),
         ("hangs", "no answer within 1 s"),
         ("garbage", "'step 0, loss 1.09' answered"),
+        ("talks", "'loading weights"),
+        ("twice", "without a question"),
+        ("complains", "no tensor 'gain' here"),
     ],
 )
 def test_an_oracle_that_fails_is_answered_in_one_line(invoke, frame, fault, said):
@@ -88,6 +92,18 @@ def test_an_oracle_that_fails_is_answered_in_one_line(invoke, frame, fault, said
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert time.monotonic() - begin < 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "exit_code"),
+    [("'other batch'", "FAIL", 1), ("NaN", "FAIL", 1), ("Infinity", "FAIL", 1), ("noisy", "INCONCLUSIVE", 3)],
+)
+def test_an_oracle_of_another_loss_fails_and_a_noisy_one_certifies_nothing(
+    invoke, frame, fault, check, exit_code
+):
+    result = invoke(frame(), "--oracle", f"{ORACLE} {fault}", "--json")
+    assert result.exit_code == exit_code
+    assert check in verdicts(result).values()
 
 
 def test_an_oracle_that_cannot_be_started_is_named(invoke, frame):

@@ -43,3 +43,8 @@ def test_signs_are_balanced_and_differ_between_names():
 
 def test_a_longer_tensor_continues_the_signs_of_a_shorter_one():
     assert signs(5, "w", 64)[:16].tolist() == signs(5, "w", 16).tolist()
+
+
+def test_signs_from_an_element_on_are_the_rest_of_all_signs():
+    assert signs(5, "w", 10, start=54).tolist() == signs(5, "w", 64)[54:].tolist()
+    assert signs(5, "w", 1, start=3 << 32).tolist() == [sign_in_plain_integers(5, "w", 3 << 32)]

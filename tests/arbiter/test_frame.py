@@ -46,6 +46,7 @@ def damaged(tmp_path, *, arrays=None, **header):
         ({"loss": None}, "header"),
         ({"tensors": [{"name": "w", "shape": [2, 3]}]}, "trainable"),
         ({"tensors": []}, "0 tensors listed"),
+        ({"tensors": [{"name": "w", "shape": [2, 3], "trainable": True}] * 2}, "'w' listed twice"),
         ({"arrays": {"param/x": np.ones(2)}}, "'param/x' is not listed"),
         ({"arrays": {"moment/w": np.ones((2, 3))}}, "param/NAME or grad/NAME expected"),
         ({"arrays": {"grad/w": np.ones((3, 2))}}, "has shape (3, 2), the header says (2, 3)"),

@@ -48,11 +48,16 @@ def scale_of(root_mean_square: float) -> float:
     return max(root_mean_square, SMALLEST_SCALE)
 
 
-def signs(seed: int, name: str, count: int) -> NDArray[np.int8]:
-    """Return the `count` signs, +1 or -1, of the tensor `name`."""
+def signs(seed: int, name: str, count: int, *, start: int = 0) -> NDArray[np.int8]:
+    """Return the signs, +1 or -1, of the `count` elements of the tensor `name` from element `start` on."""
+    return signs_at(seed, name, np.arange(start, start + count, dtype=np.uint64))
+
+
+def signs_at(seed: int, name: str, elements: NDArray[np.uint64]) -> NDArray[np.int8]:
+    """Return the signs of these elements of the tensor `name`."""
     with np.errstate(over="ignore"):
         key = _mix(np.array([seed], dtype=np.uint64)) ^ np.uint64(zlib.crc32(name.encode("utf-8")))
-        outputs = _mix(key + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+        outputs = _mix(key + (elements + np.uint64(1)) * GOLDEN)
     return np.where(outputs >> np.uint64(63), np.int8(-1), np.int8(1))
 
 

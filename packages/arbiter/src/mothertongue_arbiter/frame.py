@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from mothertongue_arbiter.errors import ArbiterError
+from mothertongue_arbiter.stored_arrays import DTYPES, PIECE_ELEMENTS, StoredArrays
 
 VERSION = 1
 HEADER = "mothertongue_frame"
-DTYPES = ("F64", "F32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class Frame:
 
     `arrays` maps `param/NAME` and `grad/NAME` to values. A trainable tensor without `grad/NAME` got no
     gradient, which is not the same as a gradient of zeros. Read from a file, an array is loaded each time
-    it is asked for.
+    it is asked for; an audit reads it in pieces and never holds one whole.
     """
 
     tensors: tuple[FrameTensor, ...]
@@ -52,36 +51,23 @@ class Frame:
         """Return the gradient of `name`; None when the framework returned none."""
         return self.arrays.get(f"grad/{name}")
 
+    def dtype(self, key: str) -> str:
+        """Return the dtype of the array `key` as safetensors names it: F64 or F32."""
+        if isinstance(self.arrays, StoredArrays):
+            return self.arrays.entries[key].dtype
+        return next((name for name, dtype in DTYPES.items() if dtype == self.arrays[key].dtype), "another")
 
-class StoredArrays(Mapping[str, NDArray[Any]]):
-    """The arrays of a safetensors file, one at a time: a frame may be larger than the memory."""
-
-    def __init__(self, path: Path) -> None:
-        file: Any = safe_open(path, framework="numpy")
-        self._file = file
-        self._names = frozenset(self._file.keys())
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        metadata: dict[str, str] = self._file.metadata() or {}
-        return metadata
-
-    def description(self, name: str) -> tuple[tuple[int, ...], str]:
-        """Return shape and dtype of an array without loading it."""
-        stored = self._file.get_slice(name)
-        return tuple(stored.get_shape()), stored.get_dtype()
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if name not in self._names:
-            raise KeyError(name)
-        array: NDArray[Any] = self._file.get_tensor(name)
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def pieces(self, key: str) -> Iterator[tuple[int, NDArray[np.float64]]]:
+        """Yield the values of the array `key` in float64, row by row: number of the first, flat values."""
+        if isinstance(self.arrays, StoredArrays):
+            parts = self.arrays.pieces(key)
+        else:
+            flat = self.arrays[key].ravel()
+            parts = (flat[at : at + PIECE_ELEMENTS] for at in range(0, flat.size, PIECE_ELEMENTS))
+        start = 0
+        for part in parts:
+            yield start, part.astype(np.float64, copy=False)
+            start += part.size
 
 
 def write_frame(path: Path, frame: Frame) -> None:
@@ -109,14 +95,10 @@ def read_frame(path: Path) -> Frame:
     Raises:
         ArbiterError: no such file, no frame, or entries that do not fit its header.
     """
+    arrays = StoredArrays(path)
     try:
-        arrays = StoredArrays(path)
         header = json.loads(arrays.metadata[HEADER])
-    except FileNotFoundError:
-        raise ArbiterError(f"{path}: no such frame") from None
-    except (SafetensorError, OSError) as error:
-        raise ArbiterError(f"{path}: no safetensors file: {error}") from None
-    except (KeyError, json.JSONDecodeError):
+    except (KeyError, TypeError, ValueError):
         raise ArbiterError(f"{path}: no JSON header {HEADER!r}; see docs/frame-format.md") from None
     try:
         if header["version"] != VERSION:
@@ -134,19 +116,26 @@ def read_frame(path: Path) -> Frame:
 
 def _check_entries(path: Path, tensors: tuple[FrameTensor, ...], arrays: StoredArrays) -> None:
     shapes = {tensor.name: tensor.shape for tensor in tensors}
-    if len(shapes) != len(tensors) or not tensors:
-        raise ArbiterError(f"{path}: {len(tensors)} tensors listed, each name once expected")
+    names = [tensor.name for tensor in tensors]
+    twice = (
+        next((name for name in names if names.count(name) > 1), None) if len(shapes) < len(names) else None
+    )
+    if twice is not None:
+        raise ArbiterError(f"{path}: tensor {twice!r} listed twice, each name once expected")
+    if not tensors:
+        raise ArbiterError(f"{path}: 0 tensors listed, every tensor of the model expected")
     missing = [name for name in shapes if f"param/{name}" not in arrays]
     if missing:
         raise ArbiterError(f"{path}: no param/{missing[0]}; every listed tensor needs its values")
-    for key in sorted(arrays):
+    for key, entry in sorted(arrays.entries.items()):
         kind, _, name = key.partition("/")
         if kind not in ("param", "grad") or name not in shapes:
             raise ArbiterError(
                 f"{path}: {key!r} is not listed in the header; param/NAME or grad/NAME expected"
             )
-        shape, dtype = arrays.description(key)
-        if shape != shapes[name]:
-            raise ArbiterError(f"{path}: {key} has shape {shape}, the header says {shapes[name]}")
-        if dtype not in DTYPES:
-            raise ArbiterError(f"{path}: {key} is {dtype}; F64 expected (F32 is read, and certifies nothing)")
+        if entry.shape != shapes[name]:
+            raise ArbiterError(f"{path}: {key} has shape {entry.shape}, the header says {shapes[name]}")
+        if entry.dtype not in DTYPES:
+            raise ArbiterError(
+                f"{path}: {key} is {entry.dtype}; F64 expected (F32 is read, and certifies nothing)"
+            )
