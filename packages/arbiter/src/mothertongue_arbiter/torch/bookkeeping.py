@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named
 from mothertongue_arbiter.run import matches
+from mothertongue_arbiter.torch.fresh import replicas_of
 from mothertongue_arbiter.torch.state import optimizers_of
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 
@@ -30,7 +31,10 @@ def coverage(subject: Subject) -> Check:
         if (problem := _problem(name, parameter.requires_grad, held[id(parameter)], subject))
     ]
     problems += [(name, "decayed") for name in _decayed(subject, groups, names)]
-    stale = sum(1 for group in groups for parameter in group["params"] if id(parameter) not in names)
+    known = {
+        id(parameter) for model in replicas_of(subject.run) for parameter in model.parameters()
+    } | names.keys()
+    stale = sum(1 for group in groups for parameter in group["params"] if id(parameter) not in known)
     problems += [("optimizer", f"{stale} tensors that the model does not have")] if stale else []
     if not problems:
         count = sum(1 for parameter in parameters.values() if id(parameter) in held)

@@ -1,0 +1,21 @@
+"""The checks of the program around the model: its resume, its ranks, its data, its evaluation, its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mothertongue_arbiter.certificate import Check
+from mothertongue_arbiter.torch.resume import resume
+from mothertongue_arbiter.torch.state import preserved
+from mothertongue_arbiter.torch.subject import Subject
+
+CHECKS: dict[str, Callable[[Subject], Check]] = {
+    "resume": resume,
+}
+
+
+def check_program(subject: Subject, ask: Callable[[str, Callable[[], Check]], None]) -> None:
+    """Ask every check by `ask(name, check)`; each finds the run as it was, and leaves it so."""
+    for name, check in CHECKS.items():
+        with preserved(subject.run):
+            ask(name, lambda check=check: check(subject))  # type: ignore[misc]
