@@ -8,6 +8,7 @@ from mothertongue_trainer.events import (
     Audited,
     CheckpointSaved,
     Event,
+    MonitorWarned,
     RateMeasured,
     RunOpened,
     StepDone,
@@ -29,6 +30,7 @@ EVENTS: tuple[Event, ...] = (
     RateMeasured(tokens_per_second=18_000.0, minutes_left=6.5, flops_utilisation=None),
     StepDone(step=1, loss=8.3),
     StepMetrics(step=1, loss=8.3, lr=0.1, tokens=2048, tokens_per_second=1.0, grad_norm=1.0, seconds=1.0),
+    MonitorWarned(step=1, lines=("FROZEN: norm (gradient norm 1). Likely cause: x",)),
     CheckpointSaved(folder=Path("runs/nano/checkpoints/step-000001")),
 )  # fmt: skip
 
@@ -43,7 +45,8 @@ def test_a_run_is_told_in_a_few_lines_on_standard_error(capsys: pytest.CaptureFi
     assert "only emulate bfloat16" in err
     assert "Audit: PASS, 17 checks, 2 not run (audit/certificate.json)" in err
     assert "About 6.5 minutes at 18,000 tokens/s (share of the device's peak: n/a)" in err
-    assert len(err.splitlines()) < 25
+    assert "WARNING: step 1: FROZEN: norm (gradient norm 1). Likely cause: x" in err
+    assert len(err.splitlines()) < 26
 
 
 def test_a_quiet_display_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from mothertongue_trainer.events import (
     Audited,
     CheckpointSaved,
     Event,
+    MonitorWarned,
     RateMeasured,
     RunOpened,
     StepDone,
@@ -54,13 +55,7 @@ class TrainingDisplay:
             case AuditCheckBegins(name=name):
                 self._bar.update(self._task, description=f"Audit: {name}")
             case Audited():
-                after = f" after {event.step} steps" if event.step else ""
-                self._say(
-                    f"Audit{after}: {event.verdict}, {event.checks} checks, {event.not_run} not run "
-                    f"({event.certificate})"
-                )
-                if event.verdict == Verdict.INCONCLUSIVE:
-                    self._say("WARNING: the audit could not answer everything; the run goes on uncertified.")
+                self._tell_verdict(event)
             case RateMeasured():
                 share = event.flops_utilisation
                 utilisation = "n/a" if share is None else f"{share:.0%}"
@@ -74,8 +69,20 @@ class TrainingDisplay:
                 self._bar.update(
                     self._task, measured=f"loss {event.loss:.3f}, {event.tokens_per_second:,.0f} tokens/s"
                 )
+            case MonitorWarned(step=step, lines=lines):
+                for line in lines:
+                    self._say(f"WARNING: step {step}: {line}")
             case CheckpointSaved(folder=folder):
                 self._bar.update(self._task, description=f"Saved {folder.name}")
+
+    def _tell_verdict(self, event: Audited) -> None:
+        after = f" after {event.step} steps" if event.step else ""
+        self._say(
+            f"Audit{after}: {event.verdict}, {event.checks} checks, {event.not_run} not run "
+            f"({event.certificate})"
+        )
+        if event.verdict == Verdict.INCONCLUSIVE:
+            self._say("WARNING: the audit could not answer everything; the run goes on uncertified.")
 
     def _open(self, event: RunOpened) -> None:
         self._steps = event.steps

@@ -61,6 +61,14 @@ class StepDone:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MonitorWarned:
+    """The monitor found something; the run goes on."""
+
+    step: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved:
     """A checkpoint is on the disk."""
 
@@ -68,6 +76,13 @@ class CheckpointSaved:
 
 
 Event: TypeAlias = (
-    RunOpened | AuditCheckBegins | Audited | RateMeasured | StepDone | StepMetrics | CheckpointSaved
+    RunOpened
+    | AuditCheckBegins
+    | Audited
+    | RateMeasured
+    | StepDone
+    | StepMetrics
+    | MonitorWarned
+    | CheckpointSaved
 )
 Listener: TypeAlias = Callable[[Event], None]

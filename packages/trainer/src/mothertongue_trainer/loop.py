@@ -49,6 +49,7 @@ from mothertongue_trainer.provenance import code_commit, versions
 from mothertongue_trainer.recipe import Recipe
 from mothertongue_trainer.rows import Rows
 from mothertongue_trainer.step import RowSource, TensorBatch, take_step
+from mothertongue_trainer.watch import TrainingWatch
 
 LOG_EVERY_STEPS = 10
 FORECAST_AFTER_STEPS = 6  # the first two are slow: memory is still being claimed
@@ -169,12 +170,14 @@ def _steps(run: Run, state: TrainingState) -> TrainResult:
     recipe, steps, first = run.recipe, run.rows.steps, state.step
     training = recipe.training
     saved = find_checkpoint(run.folder) or run.folder
-    with MetricsLog(run.folder / "metrics.jsonl", resumed_step=first) as log, StopRequest() as stop:
+    watch = TrainingWatch(recipe, run.folder, run.model, run.optimizer, progress=run.progress)
+    with MetricsLog(run.folder / "metrics.jsonl", resumed_step=first) as log, StopRequest() as stop, watch:
         clock = StepClock(recipe, device=run.arithmetic.device_name, seconds=log.seconds)
         for step in range(first, steps):
             batch = TensorBatch.of(run.rows.batch(step), run.arithmetic.device)
             with clock:
                 result = take_step(run.model, run.optimizer, batch, training=training, step=step, steps=steps)
+                watch.observe(step, batch, result.loss)
             done = step + 1
             state = dataclasses.replace(state, step=done, tokens=done * run.recipe.step_tokens)
             run.progress(StepDone(step=done, loss=result.loss))
