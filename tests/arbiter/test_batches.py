@@ -3,6 +3,7 @@ from collections import namedtuple
 import pytest
 import torch
 
+from mothertongue_arbiter.torch import batches
 from mothertongue_arbiter.torch.batches import in_float64, other_ids, rows_of, token_ids, with_ids
 
 IDS = torch.tensor([[3, 4, 5], [6, 7, 3]])
@@ -54,3 +55,26 @@ def test_only_floating_point_becomes_float64():
     ids, mask = in_float64((IDS, MASK))
     assert ids.dtype == torch.int64
     assert mask.dtype == torch.float64
+
+
+def test_a_stretch_of_a_row_is_cut_from_everything_that_has_a_value_a_token():
+    ids = torch.arange(12).reshape(2, 6)
+    batch = {
+        "input_ids": ids,
+        "mask": torch.ones(2, 1, 6, 6),
+        "scale": torch.ones(()),
+        "weight": torch.ones(2),
+    }
+    cut = batches.stretch_of(batch, 1, slice(2, 5))
+    assert cut["input_ids"].tolist() == [[8, 9, 10]]
+    assert cut["mask"].shape == (1, 1, 3, 3)
+    assert cut["scale"].shape == ()
+    assert cut["weight"].shape == (1,)
+
+
+def test_a_tensor_is_found_by_its_name_and_replaced():
+    ids = torch.zeros(2, 6, dtype=torch.long)
+    batch = {"input_ids": ids, "position_ids": torch.arange(6).expand(2, 6)}
+    found = batches.named_tensor(batch, batches.POSITION_NAMES)
+    assert batches.with_tensor(batch, found, found + 1)["position_ids"][0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert batches.named_tensor(ids, batches.POSITION_NAMES) is None

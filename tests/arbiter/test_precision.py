@@ -55,3 +55,15 @@ def test_parameters_are_remembered_in_the_order_of_their_use():
         second(first(torch.ones(1, 2)))
     assert sorted(mode.uses, key=mode.uses.get)[0] in map(id, first.parameters())
     assert set(mode.uses) == set(map(id, model.parameters()))
+
+
+def test_a_table_made_before_the_audit_is_known_to_be_rounded():
+    model = nn.Linear(2, 2)
+    with true_float64(model) as mode:
+        model(torch.ones(1, 2, dtype=torch.float64))
+        assert not mode.has_rounded_tables
+        model.weight * torch.ones(2, dtype=torch.float16).to(torch.float64)  # promoted when it is made
+        assert not mode.has_rounded_tables
+    model.register_buffer("cos", torch.ones(2))
+    with true_float64(model) as mode:
+        assert mode.has_rounded_tables

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 ID_NAMES = ("input_ids", "tokens", "ids", "inputs", "x")
+POSITION_NAMES = ("position_ids", "positions", "position", "pos")
+MASK_NAMES = ("attention_mask", "padding_mask", "pad_mask")
 
 
 def token_ids(batch: Any) -> Tensor | None:
@@ -26,7 +28,7 @@ def token_ids(batch: Any) -> Tensor | None:
 def with_ids(batch: Any, ids: Tensor) -> Any:
     """Return `batch` with its token ids replaced by `ids`."""
     old = token_ids(batch)
-    return mapped(batch, lambda tensor: ids if tensor is old else tensor)
+    return batch if old is None else with_tensor(batch, old, ids)
 
 
 def rows_of(batch: Any, rows: slice) -> Any:
@@ -36,6 +38,38 @@ def rows_of(batch: Any, rows: slice) -> Any:
         return batch
     count = len(ids)
     return mapped(batch, lambda tensor: tensor[rows] if tensor.dim() and len(tensor) == count else tensor)
+
+
+def stretch_of(batch: Any, row: int, columns: slice) -> Any:
+    """Return one stretch of one row as a batch of its own, cut from every tensor that has a value a token."""
+    ids = token_ids(batch)
+    assert ids is not None
+    rows, length = ids.shape
+
+    def cut(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or len(tensor) != rows:
+            return tensor
+        part = tensor[row : row + 1]
+        if part.dim() > 2 and part.shape[-2:] == (length, length):  # a mask of which token sees which
+            return part[..., columns, columns]
+        return part[:, columns] if part.dim() > 1 and part.shape[1] == length else part
+
+    return mapped(batch, cut)
+
+
+def named_tensor(batch: Any, names: tuple[str, ...]) -> Tensor | None:
+    """Return the first tensor of `batch`, a dict or named tuple, with one of `names` and a value a token."""
+    ids = token_ids(batch)
+    fields = batch._asdict() if hasattr(batch, "_asdict") else batch
+    if ids is None or not isinstance(fields, dict):
+        return None
+    found = (fields.get(name) for name in names)
+    return next((one for one in found if isinstance(one, Tensor) and one.shape[-1:] == ids.shape[-1:]), None)
+
+
+def with_tensor(batch: Any, old: Tensor, new: Tensor) -> Any:
+    """Return `batch` with its tensor `old` replaced by `new`."""
+    return mapped(batch, lambda tensor: new if tensor is old else tensor)
 
 
 def mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -16,10 +16,13 @@ from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import TrainingRun
-from mothertongue_arbiter.torch import labels, probes
+from mothertongue_arbiter.torch import influence, labels, modes, probes
 from mothertongue_arbiter.torch.accumulation import accumulation
 from mothertongue_arbiter.torch.backward import Backward
 from mothertongue_arbiter.torch.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.packing import packing_independence
+from mothertongue_arbiter.torch.padding import padding_independence
+from mothertongue_arbiter.torch.positions import position_shift, positions_used
 from mothertongue_arbiter.torch.precision import true_float64
 from mothertongue_arbiter.torch.rounding import (
     OwnPrecision,
@@ -132,6 +135,12 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
         "causality": _stirred(probes.causality),
         "independent rows": _stirred(probes.independent_rows),
         "isolated documents": _stirred(probes.isolated_documents),
+        "token influence": _stirred(influence.token_influence),
+        "order sensitivity": _stirred(influence.order_sensitivity),
+        "packing independence": _stirred(packing_independence),
+        "padding independence": _stirred(padding_independence),
+        "position shift": _stirred(position_shift),
+        "positions used": _stirred(positions_used),
     }
     with true_float64(subject.run.model) as mode:
         try:
@@ -158,6 +167,9 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
     ledger.run("gradient handed over", lambda: handed_gradient(subject, taken(), rounding))
     ledger.run("step weights", lambda: step_weights(subject, taken()))
     ledger.run("movement", lambda: movement(subject, taken()))
+    ledger.run("dropout", lambda: modes.dropout(subject))
+    ledger.run("training mode", lambda: modes.training_mode(subject))
+    ledger.run("evaluation mode", lambda: modes.evaluation_mode(subject))
 
 
 def _unanswered(name: str, error: Exception) -> Check:

@@ -29,6 +29,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes in float64 whatever asks for less.
 
     `casts` counts each (module, dtype) that did ask; `uses` has the parameters, by id, in order of first use.
+    `has_rounded_tables` says whether anything but a weight was made in less before, as a rotary table.
     """
 
     def __init__(self, modules: ModulePath) -> None:
@@ -36,6 +37,7 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules = modules
         self.casts: Counter[tuple[str, str]] = Counter()
         self.uses: dict[int, int] = {}
+        self.has_rounded_tables = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -47,9 +49,17 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if func is torch.ops.aten._to_copy.default:
                 self.casts[self.modules.current, str(dtype).removeprefix("torch.")] += 1
         if not func._schema.is_mutable:  # a table that was made before the audit may still be float32
-            args = [_promoted(value) for value in args]
-            kwargs = {name: _promoted(value) for name, value in kwargs.items()}
+            args = [self._promoted(value) for value in args]
+            kwargs = {name: self._promoted(value) for name, value in kwargs.items()}
         return func(*args, **kwargs)
+
+    def _promoted(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if value.dtype in PROMOTED:
+                self.has_rounded_tables = True
+                return torch.ops.aten._to_copy.default(value, dtype=PROMOTED[value.dtype])
+            return value
+        return [self._promoted(part) for part in value] if isinstance(value, list | tuple) else value
 
     def _note_uses(self, values: Any) -> None:
         for value in values:
@@ -57,14 +67,6 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.uses.setdefault(id(value), len(self.uses))
             elif isinstance(value, list | tuple):
                 self._note_uses(value)
-
-
-def _promoted(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        if value.dtype in PROMOTED:
-            return torch.ops.aten._to_copy.default(value, dtype=PROMOTED[value.dtype])
-        return value
-    return [_promoted(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 class ModulePath:
@@ -115,6 +117,7 @@ def true_float64(model: nn.Module) -> Iterator[Float64Mode]:
             for tensor in [*model.parameters(), *model.buffers()]:
                 tensor.grad = None
                 if tensor.dtype in PROMOTED:
+                    mode.has_rounded_tables |= not isinstance(tensor, nn.Parameter)
                     tensor.data = tensor.data.to(PROMOTED[tensor.dtype])
         stack.enter_context(modules.followed())
         stack.enter_context(mode)

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.batches import other_ids, rows_of, with_ids
+from mothertongue_arbiter.torch.modes import evaluation
+from mothertongue_arbiter.torch.padding import real_positions
 from mothertongue_arbiter.torch.subject import ExactSubject, Unavailable
 
 LARGEST_CHANGE = 1e-9  # of logits, relative to their size; sums of another order differ by 1e-13
@@ -18,12 +20,12 @@ def causality(subject: ExactSubject) -> Check:
     if not subject.declared.causal:
         raise Unavailable("declared as not causal")
     ids, before = subject.ids, subject.logits(subject.batch)
-    length = before.shape[1]
+    length, real = before.shape[1], real_positions(subject)
     if length < 2:
         raise Unavailable("sequences of one token")
     for cut in sorted({1, length // 2, length - 1}):
         changed = torch.cat([ids[:, :cut], other_ids(ids)[:, cut:]], dim=1)
-        difference = _difference(subject, before, changed)
+        difference = _difference(subject, before, changed) * real[:, :length]
         leak = float(difference[:, :cut].max())
         if leak > LARGEST_CHANGE:
             first = int((difference.amax(0) > LARGEST_CHANGE).nonzero()[0])
@@ -93,14 +95,9 @@ def _difference(subject: ExactSubject, before: Tensor, ids: Tensor) -> Tensor:
 
 def _alone(subject: ExactSubject) -> float:
     """Return how much the last row changes when it is the whole batch; dropout off, for the shapes differ."""
-    modes = {module: module.training for module in subject.run.model.modules()}
-    subject.run.model.eval()
-    try:
+    with evaluation(subject.run.model):
         together = subject.logits(subject.batch)[-1]
         alone = subject.logits(rows_of(subject.batch, slice(-1, None)))[0]
-    finally:
-        for module, training in modes.items():
-            module.training = training
     return float((together - alone).abs().max() / together.abs().max().clamp(min=1e-30))
 
 

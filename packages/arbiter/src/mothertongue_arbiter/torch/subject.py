@@ -22,6 +22,10 @@ from mothertongue_arbiter.torch.witness import TorchWitness
 from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
 
 STIR = 0.1  # in units of the scale of each tensor
+SAME = 1e-9  # of logits, relative to the largest; sums of another order differ by 1e-13
+TABLE_ROUNDING = (
+    2.0**-22
+)  # of an angle of one position, when the table was made in float32 and not for the audit
 
 
 class Unavailable(Exception):
@@ -125,13 +129,22 @@ class ExactSubject(Subject):
         with self.witness.moved_by(Direction(seed=self.options.seed, scales=scales), STIR), torch.no_grad():
             yield
 
+    @property
+    def same_at_other_positions(self) -> float:
+        """How far logits may be apart, relatively, that are made from other positions of a rotary table.
+
+        A table that was made in float32, before the audit, is as wrong as float32 is at the last position.
+        """
+        return TABLE_ROUNDING * max(16, self.ids.shape[1]) if self.mode.has_rounded_tables else SAME
+
     @cached_property
     def xray(self) -> Xray:
         """What the gradient at the logits says about labels and weights."""
         fix_random_numbers(self.options.seed)
-        with captured_logits(self.vocabulary, least=int(self.ids.max()) + 1) as captured:
-            loss = scalar(self.run.loss(self.run.model, self.batch))
-        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.enable_grad():
+            with captured_logits(self.vocabulary, least=int(self.ids.max()) + 1) as captured:
+                loss = scalar(self.run.loss(self.run.model, self.batch))
+            loss.backward()  # type: ignore[no-untyped-call]
         if not captured:
             raise Unavailable("no module returned logits, (rows, tokens, vocabulary), on the way to the loss")
         return xray(captured[-1])

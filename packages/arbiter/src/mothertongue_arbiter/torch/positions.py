@@ -1,0 +1,198 @@
+"""Positions: relative ones may all be shifted, and those that are declared must matter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mothertongue_arbiter.certificate import Check, Verdict
+from mothertongue_arbiter.torch.batches import POSITION_NAMES, named_tensor, stretch_of, with_ids, with_tensor
+from mothertongue_arbiter.torch.modes import evaluation
+from mothertongue_arbiter.torch.subject import SAME, ExactSubject, Unavailable
+
+SHIFTS = (1, 7)
+TABLE = re.compile(
+    r"cos|sin|rope|rotary|freq|pos|cis", re.IGNORECASE
+)  # names of tables with a row a position
+NUDGE = 1e-5  # of an embedding, in units of the largest; the error of a central difference is its square
+ALIKE = 1e-6  # of what earlier positions contribute
+LONGEST_ROW = 8  # of the constant row; each token costs two forward passes of it
+
+
+def position_shift(subject: ExactSubject) -> Check:
+    """With relative positions, the logits stay when all positions are shifted alike."""
+    subject.need("forward")
+    if subject.declared.positions != "relative":
+        raise Unavailable("positions are not declared relative")
+    before = subject.logits(subject.batch)
+    if not _differs(subject, before, stretch=2, tolerance=SAME):
+        if named_tensor(subject.batch, POSITION_NAMES) is None:
+            raise Unavailable("the program makes its positions where they cannot be shifted")
+        evidence = "the logits stay when the distances between all positions are doubled"
+        return _answer("position shift", Verdict.FAIL, evidence, "the position ids are not used")
+    for shift in SHIFTS:
+        apart = _differs(subject, before, shift=shift, tolerance=subject.same_at_other_positions)
+        if apart:
+            evidence = f"the logits change by {apart:.1e} when all positions are shifted by {shift}"
+            cause = "queries and keys turned differently, rounded tables, or absolute positions"
+            return _answer("position shift", Verdict.FAIL, evidence, cause)
+    return _answer("position shift", Verdict.PASS, "the logits stay when all positions are shifted")
+
+
+def positions_used(subject: ExactSubject) -> Check:
+    """The model tells positions apart.
+
+    In a row of equal tokens a model that knows no positions averages evenly over what came before. How a
+    nudge of token s moves the logits at t is then a polynomial in the matrix of running means, whatever the
+    depth, and commutes with it. With rotary, additive or learned positions it does not.
+    """
+    subject.need("forward")
+    if subject.declared.positions is None:
+        raise Unavailable("`declared.positions` does not say that there are any")
+    if not subject.declared.causal:
+        raise Unavailable("declared as not causal")
+    row = _constant_row(subject)
+    with evaluation(subject.run.model):
+        logits = subject.logits(row)[0]
+        spread = float((logits - logits[:1]).abs().max() / logits.abs().max().clamp(min=1e-30))
+        name = "positions used"
+        if spread > SAME:
+            return _answer(name, Verdict.PASS, "equal tokens have other logits at other positions")
+        if subject.declared.positions == "absolute":
+            evidence = "equal tokens have equal logits at all positions, and absolute ones are declared"
+            return _answer(name, Verdict.FAIL, evidence, "position embeddings that are not added")
+        moved = _moved_by_nudges(subject, row)
+    length = len(moved)
+    means = torch.ones(length, length, dtype=moved.dtype).tril() / torch.arange(1, length + 1)[:, None]
+    means = means.to(moved.device)
+    apart = torch.einsum("tsv,sj->tjv", moved, means) - torch.einsum("ts,sjv->tjv", means, moved)
+    others = 1 - torch.eye(length, dtype=moved.dtype, device=moved.device)
+    contributed = float((moved * others[:, :, None]).abs().max())
+    if contributed < SAME * float(moved.abs().max()):
+        raise Unavailable("no logit depends on an earlier token; see the token influence")
+    relative = float(apart.abs().max()) / contributed
+    if relative < ALIKE:
+        evidence = "in a row of equal tokens every earlier one counts the same, wherever it stands"
+        return _answer(name, Verdict.FAIL, evidence, "rotary positions that are not applied, or all alike")
+    return _answer(name, Verdict.PASS, f"equal tokens count by their distance ({relative:.1e})")
+
+
+def _differs(
+    subject: ExactSubject, before: Tensor, *, tolerance: float, shift: int = 0, stretch: int = 1
+) -> float:
+    """Return how far the logits move when position p becomes stretch * p + shift; 0 within the tolerance."""
+    batch = subject.batch
+    positions = named_tensor(batch, POSITION_NAMES)
+    if positions is not None:
+        batch = with_tensor(batch, positions, positions * stretch + shift)
+    try:
+        with _moved_tables(subject, shift=shift, stretch=stretch):
+            after = subject.logits(batch)
+    except Exception as error:  # a table that is too short, or an index that is no position
+        reason = (str(error).splitlines() or [""])[0]
+        raise Unavailable(f"the positions cannot be shifted: {reason}") from error
+    if after.shape != before.shape:
+        raise Unavailable("`forward` returns another shape when positions are shifted")
+    apart = float((after - before).abs().max() / before.abs().max().clamp(min=1e-30))
+    return apart if apart > tolerance else 0.0
+
+
+@contextmanager
+def _moved_tables(subject: ExactSubject, *, shift: int, stretch: int) -> Iterator[None]:
+    """Move positions that the program counts itself, and the rows of tables that it made before."""
+    length = subject.ids.shape[1]
+    if named_tensor(subject.batch, POSITION_NAMES) is not None:  # the program does not count itself
+        yield
+        return
+    used = torch.arange(length) * stretch + shift
+    kept: list[tuple[Tensor, Tensor]] = []
+    for name, table in subject.run.model.named_buffers():
+        if TABLE.search(name) and table.dim() >= 2 and table.shape[-2] > int(used[-1]):
+            kept.append((table, table.data))
+            rows = torch.cat([used, torch.arange(length, table.shape[-2])]).to(table.device)
+            table.data = table.data.index_select(-2, rows)
+    try:
+        with _MovedCount(length, shift=shift, stretch=stretch):
+            yield
+    finally:
+        for table, data in kept:
+            table.data = data
+
+
+class _MovedCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets every 0, 1, 2, ... of the length of a row begin and step otherwise."""
+
+    def __init__(self, length: int, *, shift: int, stretch: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.length, self.shift, self.stretch = length, shift, stretch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        counts = func in (torch.ops.aten.arange.default, torch.ops.aten.arange.start)
+        if counts and output.shape == (self.length,) and float(output[0]) == 0:
+            return output * self.stretch + self.shift
+        return output
+
+
+def _constant_row(subject: ExactSubject) -> Any:
+    """Return the first document of the first row, with one token in all its places."""
+    documents, end = subject.documents, min(LONGEST_ROW, subject.ids.shape[1])
+    if documents is not None:
+        end = min(end, int((documents[0] == documents[0, 0]).sum()))
+    if end < 3:
+        raise Unavailable("the first document has fewer than three tokens")
+    row = stretch_of(subject.batch, 0, slice(0, end))
+    return with_ids(row, subject.ids[:1, 1:2].repeat(1, end))
+
+
+def _moved_by_nudges(subject: ExactSubject, row: Any) -> Tensor:
+    """Return by how much a nudge of the embedding at s moves the logits at t: (T, T, V), as [t, s]."""
+    columns = []
+    length = subject.logits(row).shape[1]
+    for source in range(length):
+        ends = []
+        for sign in (1.0, -1.0):
+            with _NudgedEmbedding(length, source, sign * NUDGE, seed=subject.options.seed) as nudged:
+                ends.append(subject.logits(row)[0])
+            if not nudged.met:
+                raise Unavailable("no embedding of the tokens was seen")
+        columns.append((ends[0] - ends[1]) / (2 * NUDGE))
+    return torch.stack(columns, dim=1)
+
+
+class _NudgedEmbedding(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Moves the embedding of one position along a fixed random direction."""
+
+    def __init__(self, length: int, source: int, nudge: float, *, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shape, self.source, self.nudge, self.seed = (1, length), source, nudge, seed
+        self.met = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.embedding.default:
+            indices = args[1]
+        elif func is torch.ops.aten.index.Tensor and len(args[1]) == 1:
+            indices = args[1][0]
+        else:
+            return output
+        is_tokens = tuple(indices.shape) == self.shape and isinstance(args[0], nn.Parameter)
+        if (
+            is_tokens and not self.met
+        ):  # the first is that of the tokens, and of whatever is looked up beside it
+            self.met = True
+            generator = torch.Generator().manual_seed(self.seed)
+            direction = torch.rand(output.shape[-1], generator=generator).to(output) - 0.5
+            output = output.clone()
+            output[0, self.source] += self.nudge * output.abs().max() * direction
+        return output
+
+
+def _answer(name: str, verdict: Verdict, evidence: str, cause: str = "") -> Check:
+    return Check(name=name, verdict=verdict, evidence=evidence, cause=cause)
