@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mothertongue_arbiter.certificate import Check
+from mothertongue_arbiter.torch.ranks import rank_data, replicas
 from mothertongue_arbiter.torch.resume import resume
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Subject
 
 CHECKS: dict[str, Callable[[Subject], Check]] = {
     "resume": resume,
+    "replicas": replicas,
+    "rank data": rank_data,
 }
 
 

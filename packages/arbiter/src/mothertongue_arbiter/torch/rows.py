@@ -1,0 +1,147 @@
+"""The rows of token ids that a run feeds, and how likely two of them are equal by chance.
+
+Rows may repeat for good reasons: a small vocabulary, a template, sampling with replacement. So nothing is
+said about one equal pair; what is said is that equal pairs are far more frequent in one place than elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from mothertongue_arbiter.torch.batches import token_ids
+from mothertongue_arbiter.torch.digest import row_keys
+from mothertongue_arbiter.torch.subject import Subject, Unavailable
+
+Ids = npt.NDArray[np.int64]  # (T,)
+LARGEST_CHANCE = 1e-6  # of an accident that would be called a fault
+LOOKED_AT_SECONDS = 1.0
+LOOKED_AT_STEPS = 64
+MOST_TOKENS = 200_000  # from which the likelihood of repetition is measured
+LEAST_PAIRS = 10  # of equal contexts, to say how often the same token follows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one batch: the token ids (B, T) and a key a row."""
+
+    ids: tuple[Tensor, ...]  # one a micro-batch
+    keys: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, batches: Iterable[Any]) -> Rows:
+        """Return the rows of `batches`, which may be micro-batches of different lengths.
+
+        Raises:
+            Unavailable: a batch holds no token ids.
+        """
+        found = [token_ids(batch) for batch in batches]
+        if not found or any(ids is None for ids in found):
+            raise Unavailable("a batch holds no two-dimensional integer tensor of token ids")
+        ids = tuple(one.detach().cpu() for one in found if one is not None)
+        return cls(ids, tuple(key for one in ids for key in row_keys(one)))
+
+
+def batches_of(value: Any, like: Any) -> list[Any]:
+    """Return `value` as a list of batches: it is one batch if it is built like one, else many."""
+    if value is None:
+        return []
+    if isinstance(value, Tensor | Mapping) or hasattr(value, "_fields"):
+        return [value]
+    parts = list(value)
+    is_one = isinstance(like, list | tuple) and len(parts) == len(like) and all(map(_alike, parts, like))
+    return [value] if is_one and not all(map(_is_like(like), parts)) else parts
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (not isinstance(one, Tensor) or one.dim() == other.dim())
+
+
+def _is_like(like: Any) -> Any:
+    return lambda part: (
+        isinstance(part, list | tuple) and len(part) == len(like) and all(map(_alike, part, like))
+    )
+
+
+def ranks_of(subject: Subject) -> int:
+    """Return how many ranks train together."""
+    replicas = getattr(subject.run, "replicas", None)
+    return max(subject.declared.ranks, len(replicas) if isinstance(replicas, Sequence) else 1)
+
+
+def rows_of_rank(subject: Subject, step: int, rank: int) -> list[Any]:
+    """Return the micro-batches of one rank as a list."""
+    return batches_of(subject.need("micro_batches")(step, rank), subject.run.batch(step))
+
+
+def looked_at(subject: Subject) -> dict[int, Rows]:
+    """Return the rows of `batch(step)` for as many steps as a second allows; fewer when the data end."""
+    begun, found = time.perf_counter(), {}
+    for step in range(subject.step, subject.step + LOOKED_AT_STEPS):
+        try:
+            batch = subject.run.batch(step)
+        except Exception:  # no such step
+            break
+        found[step] = Rows.of([batch])
+        if time.perf_counter() - begun > LOOKED_AT_SECONDS:
+            break
+    return found
+
+
+def chance_of_equality(rows: Iterable[Rows], tokens: int) -> float:
+    """Return how likely two unrelated stretches of `tokens` tokens of this text are equal.
+
+    That three tokens are equal is counted; each further one multiplies by how often the same token follows
+    the same one, two or three tokens, whichever is most.
+    """
+    distinct = {key: row for one in rows for key, row in zip(one.keys, _each(one), strict=True)}
+    text: list[Ids] = []
+    for row in distinct.values():
+        text.append(row)
+        if sum(map(len, text)) > MOST_TOKENS:
+            break
+    pairs, total = zip(*(_pairs(text, width) for width in (1, 2, 3, 4)), strict=True)
+    likely = [
+        (longer + 1) / (shorter + 2)
+        for shorter, longer in itertools.pairwise(pairs)
+        if shorter >= LEAST_PAIRS
+    ]
+    first = (pairs[2] + 3) / (total[2] + 3)  # none in n looks: less than 3 / n, with 95 % confidence
+    return float(min(1.0, first) * min(1.0, max(likely, default=0.5)) ** max(tokens - 3, 0))
+
+
+def _pairs(text: Sequence[Ids], width: int) -> tuple[int, int]:
+    """Return how many pairs of stretches of `width` tokens are equal, and how many pairs there are."""
+    stretches = [np.lib.stride_tricks.sliding_window_view(row, width) for row in text if len(row) >= width]
+    if not stretches:
+        return 0, 0
+    counts = np.unique(np.concatenate(stretches), axis=0, return_counts=True)[1].astype(float)
+    n = float(counts.sum())
+    return int((counts * (counts - 1)).sum() / 2), int(n * (n - 1) / 2)
+
+
+def _each(rows: Rows) -> list[Ids]:
+    return [row.numpy() for ids in rows.ids for row in ids.long()]
+
+
+def equal_pairs(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many pairs of a row of `one` and a row of `other` are equal."""
+    counts = Counter(other)
+    return sum(counts[key] for key in one)
+
+
+def chance_of_as_many(found: int, expected: float) -> float:
+    """Return how likely at least `found` accidents are where `expected` would be usual: a Poisson tail."""
+    if found <= expected:
+        return 1.0
+    terms = range(found, found + 200)
+    return min(1.0, sum(math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in terms))
