@@ -4,7 +4,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
-from mothertongue_arbiter.view import page
+from mothertongue_arbiter.view import page, text_page
 
 
 def certificate_of(*verdicts):
@@ -32,3 +32,28 @@ def test_notes_of_the_run_stand_just_before_the_verdict():
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(page(replace(certificate_of(Verdict.PASS), notes=("the rows are random",))))
     assert console.export_text().splitlines()[-2] == "Note: the rows are random"
+
+
+def test_a_narrow_terminal_gets_the_evidence_under_the_name():
+    console = Console(width=48, record=True, file=io.StringIO())
+    console.print(page(certificate_of(Verdict.PASS, Verdict.FAIL), columns=48))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert lines[:2] == ["FAIL  check 1  0.0 s", "  evidence 1. Likely cause: a cause"]
+    assert max(map(len, lines)) <= 48
+
+
+def test_the_text_view_states_what_the_audit_stood_on():
+    certificate = replace(
+        certificate_of(Verdict.PASS), commit="abc", dirty=True, seeds={"directions": 3}, scope={"recipe": "x"}
+    )
+    text = text_page(certificate)
+    assert text.isascii()
+    for said in (
+        "Commit: abc and changes that are in no commit",
+        "Parameters: 6, float32",
+        "Seeds: directions 3",
+        f"Scope: {certificate.scope_sha256} over 1 parts",
+        "Mutation score: ",
+    ):
+        assert said in text
+    assert not any(line.endswith(" ") for line in text.splitlines())

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-# A certificate says how good its own battery is. tests/arbiter counts these faults again.
+from mothertongue_arbiter.errors import ArbiterError
+from mothertongue_arbiter.writing import write_together
+
+# A certificate says how good its own battery is. The benchmark of the faults writes the figures.
 MUTATION_SCORE = (
-    "tests/arbiter: {caught} of {faults} injected faults caught, {alarms} of {healthy} healthy runs alarmed; "
-    "faults and checks have the same authors, so this is a mutation score and no field detection rate"
+    "{caught} of {faults} injected faults caught, {alarms} of {healthy} healthy runs alarmed (battery "
+    "{battery}); faults and checks have the same authors, so this says little of faults in the field"
 )
+SCORE_FILE = "mutation_score.json"
 
 
 class Verdict(StrEnum):
@@ -57,6 +61,7 @@ class Check:
     verdict: Verdict
     evidence: str
     cause: str = ""
+    module: str = ""  # that contains the fault, as far as it can be told
     seconds: float = 0.0
     findings: tuple[Finding, ...] = ()
 
@@ -67,6 +72,7 @@ class NotRun:
 
     name: str
     reason: str
+    seconds: float = 0.0  # spent on finding that out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +89,8 @@ class Certificate:
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     commit: str | None = None  # of the audited program's working folder
+    dirty: bool | None = None  # whether that folder had changes that are in no commit
+    scope: Mapping[str, str] = field(default_factory=dict)  # what it depends on, each with its sha256
     notes: tuple[str, ...] = ()  # what the run says of itself
 
     @property
@@ -93,30 +101,65 @@ class Certificate:
             return Verdict.FAIL
         return Verdict.PASS if verdicts == {Verdict.PASS} else Verdict.INCONCLUSIVE
 
+    @property
+    def scope_sha256(self) -> str:
+        """The hash of everything that this certificate depends on."""
+        return hashlib.sha256(json.dumps(dict(self.scope), sort_keys=True).encode()).hexdigest()
+
+    def staleness(self, now: Mapping[str, str]) -> tuple[str, ...]:
+        """Return what has changed since, given the scope of the same run `now`; nothing while it is valid."""
+        if not self.scope:
+            return ("it does not say what it depends on",)
+        names = sorted(self.scope.keys() | now.keys())
+        return tuple(name for name in names if self.scope.get(name) != now.get(name))
+
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate as plain JSON values, the verdict first."""
-        return {"verdict": self.verdict, **asdict(self), "mutation_score": mutation_score()}
+        stated = {"verdict": self.verdict, **asdict(self), "mutation_score": mutation_score()}
+        return {**stated, "scope_sha256": self.scope_sha256}
 
     def write(self, path: Path) -> None:
-        """Write the certificate as JSON to `path`, which never holds half of one."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Write the certificate as JSON to `path` and as a page of text beside it, or neither of them."""
+        from mothertongue_arbiter.view import text_page  # the view knows the certificate, not the reverse
+
         text = json.dumps(self.as_dict(), ensure_ascii=False, indent=2) + "\n"
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        write_together({path.with_suffix(".txt"): text_page(self), path: text})
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return the certificate in `path`.
+
+        Raises:
+            ArbiterError: there is none, or it is none of this version.
+        """
         try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            stated = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                **_known(cls, stated)
+                | {
+                    "checks": tuple(_check(one) for one in stated["checks"]),
+                    "not_run": tuple(NotRun(**_known(NotRun, one)) for one in stated["not_run"]),
+                    "shapes": {name: tuple(shape) for name, shape in stated["shapes"].items()},
+                    "notes": tuple(stated.get("notes", ())),
+                }
+            )
+        except OSError as error:
+            raise ArbiterError(f"{path}: {error.strerror}; a certificate.json expected") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ArbiterError(f"{path}: no certificate of this version ({error})") from None
 
 
-SCORE = {"faults": 37, "caught": 37, "healthy": 18, "alarms": 0}
+def _check(stated: dict[str, Any]) -> Check:
+    findings = tuple(Finding(**_known(Finding, one)) for one in stated.get("findings", []))
+    return Check(**_known(Check, stated) | {"verdict": Verdict(stated["verdict"]), "findings": findings})
+
+
+def _known(kind: Any, stated: dict[str, Any]) -> dict[str, Any]:
+    """Return what is `stated` of the fields of `kind`; a later version may state more."""
+    return {one.name: stated[one.name] for one in fields(kind) if one.name in stated}
 
 
 def mutation_score() -> str:
     """Return the sentence by which a certificate states the quality of the battery that issued it."""
-    return MUTATION_SCORE.format(**SCORE)
+    stated = files("mothertongue_arbiter").joinpath(SCORE_FILE).read_text(encoding="utf-8")
+    return MUTATION_SCORE.format(**json.loads(stated))

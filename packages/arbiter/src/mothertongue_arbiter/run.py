@@ -18,6 +18,7 @@ under `not_run` with its reason:
     rebuild(dtype)               a fresh run like this one before its first step: float64, resume, determinism
     declared                     what the author believes, a `Declared` or a mapping of its fields
     options                      how much is asked, an `audit.Options`; the command and `audit` ask so much
+    scope                        what else the certificate depends on, name -> text: recipe, tokenizer, data
     notes                        sentences that the certificate repeats, as of rows that are not the real ones
 
 A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`,

@@ -15,6 +15,7 @@ from mothertongue_arbiter.frame_witness import FrameWitness, Oracle
 from mothertongue_arbiter.judgement import Judge, named
 from mothertongue_arbiter.oracle import OutOfTime
 from mothertongue_arbiter.run import Declared
+from mothertongue_arbiter.scope import revision
 from mothertongue_arbiter.stored_arrays import DTYPES
 
 NEEDS_ORACLE = "no oracle; add --oracle 'COMMAND', a program that answers with the loss of moved parameters"
@@ -134,6 +135,7 @@ def audit_frame(
     hearing = Hearing(frame, oracle, declared or Declared(), seed)
     hearing.hear(progress)
     not_run = [NotRun(name=name, reason=NEEDS_RUN) for name in CHECKS_OF_A_RUN]
+    found = revision()
     return Certificate(
         step=frame.step,
         checks=tuple(hearing.checks),
@@ -143,4 +145,6 @@ def audit_frame(
         seconds=round(time.perf_counter() - started, 3),
         seeds={"directions": seed},
         versions={"mothertongue-arbiter": version("mothertongue-arbiter")},
+        commit=found.commit,
+        dirty=found.dirty,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import TrainingRun
+from mothertongue_arbiter.scope import revision
 from mothertongue_arbiter.torch import influence, labels, modes, probes
 from mothertongue_arbiter.torch.accumulation import accumulation
 from mothertongue_arbiter.torch.backward import Backward
@@ -31,6 +31,7 @@ from mothertongue_arbiter.torch.rounding import (
     measure_rounding,
     own_precision,
 )
+from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.steps import handed_gradient, movement, step_weights, take_steps
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
@@ -65,7 +66,9 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
-        commit=_commit(),
+        commit=(found := revision()).commit,
+        dirty=found.dirty,
+        scope=scope_of(run),
         notes=tuple(getattr(run, "notes", ())),
     )
 
@@ -89,7 +92,8 @@ class Ledger:
         try:
             answer = check()
         except Unavailable as reason:
-            self.not_run.append(NotRun(name=name, reason=str(reason)))
+            seconds = round(time.perf_counter() - begin, 3)
+            self.not_run.append(NotRun(name=name, reason=str(reason), seconds=seconds))
             return
         except Exception as error:  # the audited program may raise anything; that is an answer too
             answer = _unanswered(name, error)
@@ -175,14 +179,3 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
 def _unanswered(name: str, error: Exception) -> Check:
     first_line = (str(error).splitlines() or [""])[0]
     return Check(name=name, verdict=Verdict.INCONCLUSIVE, evidence=f"{type(error).__name__}: {first_line}")
-
-
-def _commit() -> str | None:
-    """Return the commit of the working folder; None outside a repository."""
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
