@@ -1,0 +1,15 @@
+"""Everything in the zoo, family by family."""
+
+from faults import (  # noqa: F401 - importing a family registers it
+    data,
+    forward,
+    gradients,
+    lifecycle,
+    normalisation,
+    optimization,
+    ranks,
+    severed,
+    training,
+)
+from faults.fault import FAULTS as FAULTS
+from faults.healthy import HEALTHY as HEALTHY
