@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mothertongue_arbiter.certificate import Check
+from mothertongue_arbiter.torch.documents import documents_held
 from mothertongue_arbiter.torch.ranks import rank_data, replicas
 from mothertongue_arbiter.torch.resume import resume
 from mothertongue_arbiter.torch.state import preserved
@@ -14,6 +15,7 @@ CHECKS: dict[str, Callable[[Subject], Check]] = {
     "resume": resume,
     "replicas": replicas,
     "rank data": rank_data,
+    "documents": documents_held,
 }
 
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from mothertongue_arbiter.torch.batches import token_ids
 from mothertongue_arbiter.torch.digest import row_keys
+from mothertongue_arbiter.torch.listing import Ids
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 
-Ids = npt.NDArray[np.int64]  # (T,)
 LARGEST_CHANCE = 1e-6  # of an accident that would be called a fault
 LOOKED_AT_SECONDS = 1.0
 LOOKED_AT_STEPS = 64

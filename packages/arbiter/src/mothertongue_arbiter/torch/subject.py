@@ -17,6 +17,7 @@ from mothertongue_arbiter.judgement import Judge
 from mothertongue_arbiter.run import Declared, TrainingRun, declarations
 from mothertongue_arbiter.torch.backward import Backward, backward, fix_random_numbers, logits_of, scalar
 from mothertongue_arbiter.torch.batches import in_float64, rows_of, token_ids
+from mothertongue_arbiter.torch.listing import listed_documents, numbered
 from mothertongue_arbiter.torch.precision import Float64Mode
 from mothertongue_arbiter.torch.witness import TorchWitness
 from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
@@ -71,7 +72,11 @@ class Subject:
         """The number of the document of each token, (B, T); None when the run does not say."""
         if not hasattr(self.run, "documents"):
             return None
-        documents = torch.as_tensor(self.run.documents(self.step, 0)).to(self.ids.device)[: len(self.ids)]
+        given = self.run.documents(self.step, 0)
+        listed = listed_documents(given, self.ids)
+        if listed is not None:  # whether the batch holds them is a check of its own
+            return numbered(listed, self.ids)
+        documents = torch.as_tensor(given).to(self.ids.device)[: len(self.ids)]
         if documents.shape != self.ids.shape:
             found, expected = tuple(documents.shape), tuple(self.ids.shape)
             raise Unavailable(f"`documents` has shape {found}, the token ids {expected}")
