@@ -20,6 +20,7 @@ from mothertongue_arbiter.torch import influence, labels, modes, probes
 from mothertongue_arbiter.torch.accumulation import accumulation
 from mothertongue_arbiter.torch.backward import Backward
 from mothertongue_arbiter.torch.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.localisation import located, located_between
 from mothertongue_arbiter.torch.packing import packing_independence
 from mothertongue_arbiter.torch.padding import padding_independence
 from mothertongue_arbiter.torch.positions import position_shift, positions_used
@@ -127,10 +128,10 @@ def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:
 def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, ledger: Ledger) -> None:
     checks: dict[str, Callable[[ExactSubject], Check]] = {
         "finiteness": lambda exact: exact.judge.finiteness(exact.exact.loss),
-        "gradient presence": lambda exact: exact.judge.presence(),
-        "gradient values": lambda exact: exact.judge.values(),
-        "dead elements": lambda exact: exact.judge.dead_elements(),
-        "own precision": lambda exact: own_precision(exact, own, rounding),
+        "gradient presence": lambda exact: located(exact, exact.judge.presence()),
+        "gradient values": lambda exact: located(exact, exact.judge.values()),
+        "dead elements": lambda exact: located(exact, exact.judge.dead_elements()),
+        "own precision": lambda exact: located_between(exact, own_precision(exact, own, rounding)),
         "float64": lower_casts,
         "labels": labels.labels,
         "loss weights": labels.weights,
