@@ -10,7 +10,8 @@ BIN := $(VENV)/bin
 # Another TORCH is another installation.
 INSTALLED := $(VENV)/installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
-TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3"
+TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
+	"accelerate>=1.1,<2"
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
