@@ -58,7 +58,7 @@ def put(name: str, value: Any) -> Callable[[Weights], None]:
         (drop("model.layers.1.mlp.up_proj.weight"), "model.layers.1.mlp.up_proj.weight is missing"),
         (put("lm_head.weight", np.zeros((8, 8), np.float32)), "lm_head.weight is unknown"),
         (put("model.norm.weight", np.ones(63, np.float32)), r"model.norm.weight has shape \(63,\)"),
-        (put("model.norm.weight", np.ones(64, np.float16)), "model.norm.weight is float16"),
+        (put("model.norm.weight", np.ones(64, np.float16)), "model.norm.weight is F16, float32 expected"),
         (put("model.norm.weight", np.full(64, np.nan, np.float32)), "model.norm.weight .*not finite"),
     ],
 )

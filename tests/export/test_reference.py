@@ -14,7 +14,7 @@ def test_the_fp32_graph_equals_pytorch_with_any_past_and_batch(
 ) -> None:
     folder = request.getfixturevalue(kind)
     model = PyTorchModel.open(folder)
-    path = write_reference(model, tmp_path)
+    path = write_reference(read_checkpoint(folder), tmp_path)
     difference = reference_max_abs(model, path, read_checkpoint(folder).architecture)
     assert 0 < difference < 1e-4
     operators = {node.domain for node in onnx.load(path).graph.node}
@@ -22,5 +22,5 @@ def test_the_fp32_graph_equals_pytorch_with_any_past_and_batch(
 
 
 def test_another_model_is_not_equal(tied: Path, untied: Path, tmp_path: Path) -> None:
-    path = write_reference(PyTorchModel.open(untied), tmp_path)
+    path = write_reference(read_checkpoint(untied), tmp_path)
     assert reference_max_abs(PyTorchModel.open(tied), path, read_checkpoint(tied).architecture) > 0.1

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors import SafetensorError, safe_open
 
 from mothertongue.errors import CheckpointError
+
+WEIGHTS_FILE = "model.safetensors"
 
 # What the device graph computes. Another value would need another graph.
 SUPPORTED_SETTINGS: dict[str, Any] = {
@@ -92,17 +93,46 @@ def read_checkpoint(folder: Path) -> Checkpoint:
             missing, unknown, of another shape or type, or not finite.
     """
     architecture = read_architecture(folder / "config.json")
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS_FILE
     try:
-        weights = load_file(path)
+        with safe_open(path, "numpy") as file:  # which checks that the file is as its header says
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file; a checkpoint keeps its weights there") from None
-    except (SafetensorError, TypeError, KeyError) as error:
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not readable ({error}); float32 safetensors expected") from None
-    problem = _first_problem(architecture.shapes(), weights)
-    if problem:
+    for name, kind in kinds.items():
+        if kind != "F32":
+            raise CheckpointError(f"{path}: {name} is {kind}, float32 expected")
+    if problem := _first_problem(architecture.shapes(), map_tensors(path)):
         raise CheckpointError(f"{path}: {problem}")
-    return Checkpoint(folder=folder, architecture=architecture, weights=weights)
+    # Mapped anew: the first map was read from end to end.
+    return Checkpoint(folder=folder, architecture=architecture, weights=map_tensors(path))
+
+
+def map_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the float32 tensors of a safetensors file, mapped: memory is taken where they are read."""
+    data = np.memmap(path, np.uint8, mode="c")
+    shapes = {name: entry["shape"] for name, entry in _header(path)[1].items()}
+    return {
+        name: np.asarray(data[begin:end]).view("<f4").reshape(shapes[name])
+        for name, (begin, end) in tensor_places(path).items()
+    }
+
+
+def tensor_places(path: Path) -> dict[str, tuple[int, int]]:
+    """Return where each tensor of a safetensors file begins and ends, in bytes from the file's beginning."""
+    start, header = _header(path)
+    offsets = {name: entry["data_offsets"] for name, entry in header.items()}
+    return {name: (start + begin, start + end) for name, (begin, end) in offsets.items()}
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    return 8 + length, header
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -153,8 +183,6 @@ def _first_problem(shapes: dict[str, tuple[int, ...]], weights: dict[str, NDArra
         weight = weights[name]
         if weight.shape != shape:
             return f"{name} has shape {weight.shape}, config.json says {shape}"
-        if weight.dtype != np.float32:
-            return f"{name} is {weight.dtype}, float32 expected"
         if not np.isfinite(weight).all():
             return f"{name} holds a value that is not finite; train again from the last good checkpoint"
     return None

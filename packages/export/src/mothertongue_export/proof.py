@@ -48,7 +48,7 @@ def prove(
     progress("Comparing the fp32 graph with PyTorch", 0, None)
     model = PyTorchModel.open(checkpoint.folder)
     with TemporaryDirectory() as temporary:
-        path = write_reference(model, reference or Path(temporary))
+        path = write_reference(checkpoint, reference or Path(temporary))
         difference = reference_max_abs(model, path, sizes)
     session = Session.open(folder)
     figures = measure(session, model, texts, reference_max_abs=difference, progress=progress)

@@ -112,12 +112,17 @@ def unpack(steps: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Return one number for each value of packed `steps`, whose last axis is that of a block."""
     if bits == 8:
         return steps
-    return np.stack([steps & 15, steps >> 4], axis=-1).reshape(*steps.shape[:-1], -1)
+    halves: NDArray[np.uint8] = np.stack([steps & np.uint8(15), steps >> np.uint8(4)], axis=-1)
+    return halves.reshape(*steps.shape[:-1], -1)
 
 
 def _pack(steps: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
     whole = steps.astype(np.uint8)
-    return whole if bits == 8 else whole[..., ::2] | (whole[..., 1::2] << 4)  # the first is the lower half
+    if bits == 8:
+        return whole
+    # The first of two is the lower half.
+    packed: NDArray[np.uint8] = whole[..., ::2] | (whole[..., 1::2] << np.uint8(4))
+    return packed
 
 
 def _blocks(weight: NDArray[np.float32], block_size: int) -> NDArray[np.float32]:
@@ -133,7 +138,7 @@ def _scales(
     blocks: NDArray[np.float32], bits: int, weights: NDArray[np.float32] | None
 ) -> NDArray[np.float32]:
     """Return one scale for each of `blocks` (N, blocks, block_size)."""
-    largest = (np.abs(blocks).max(axis=2) / LARGEST_STEPS[bits]).astype(np.float32)
+    largest: NDArray[np.float32] = (np.abs(blocks).max(axis=2) / LARGEST_STEPS[bits]).astype(np.float32)
     if weights is None:
         return largest
     best, least = largest, np.full(largest.shape, np.inf, np.float32)
@@ -149,4 +154,5 @@ def _scales(
 def _round(blocks: NDArray[np.float32], scales: NDArray[np.float32], bits: int) -> NDArray[np.float32]:
     largest = LARGEST_STEPS[bits]
     divisors = np.where(scales > 0, scales, np.float32(1))[:, :, None]  # a block of zeros has scale 0
-    return np.rint(blocks / divisors).clip(-largest, largest)
+    rounded: NDArray[np.float32] = np.rint(blocks / divisors).clip(-largest, largest)
+    return rounded
