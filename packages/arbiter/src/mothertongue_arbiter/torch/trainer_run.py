@@ -173,7 +173,8 @@ def epoch_steps(trainer: Any) -> int | None:
         batches: int = len(trainer.get_train_dataloader())
     except TypeError:
         return None
-    return math.ceil(batches / trainer.args.gradient_accumulation_steps)
+    accumulation: int = trainer.args.gradient_accumulation_steps
+    return math.ceil(batches / accumulation)
 
 
 def _first_batches(trainer: Any) -> Iterator[list[dict[str, Any]]]:
