@@ -50,7 +50,11 @@ class ShuffledRun:
         self.schedulers = [torch.optim.lr_scheduler.LambdaLR(o, self.rate) for o in self.optimizer]
         self.epoch, self.position = 0, 0
         self.declared = Declared(
-            vocabulary=VOCABULARY, ranks=RANKS, epoch_steps=EPOCH_STEPS, must_learn=(END,)
+            vocabulary=VOCABULARY,
+            ranks=RANKS,
+            epoch_steps=EPOCH_STEPS,
+            must_learn=(END,),
+            order_matters=False,
         )
 
     def rate(self, step):

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from mothertongue_arbiter.certificate import Check
 from mothertongue_arbiter.torch.documents import documents_held
+from mothertongue_arbiter.torch.heldout import evaluation, overlap
 from mothertongue_arbiter.torch.ranks import rank_data, replicas
+from mothertongue_arbiter.torch.repetition import repetition
 from mothertongue_arbiter.torch.resume import resume
+from mothertongue_arbiter.torch.sameness import rebuild
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Subject
 
@@ -16,6 +19,10 @@ CHECKS: dict[str, Callable[[Subject], Check]] = {
     "replicas": replicas,
     "rank data": rank_data,
     "documents": documents_held,
+    "repetition": repetition,
+    "held-out overlap": overlap,
+    "evaluation": evaluation,
+    "rebuild": rebuild,
 }
 
 

@@ -6,11 +6,10 @@ said about one equal pair; what is said is that equal pairs are far more frequen
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ LARGEST_CHANCE = 1e-6  # of an accident that would be called a fault
 LOOKED_AT_SECONDS = 1.0
 LOOKED_AT_STEPS = 64
 MOST_TOKENS = 200_000  # from which the likelihood of repetition is measured
+ESTIMATE_ERROR = 1e3  # templates make some rows far more likely than their text is on average
 LEAST_PAIRS = 10  # of equal contexts, to say how often the same token follows
 
 
@@ -48,6 +48,10 @@ class Rows:
             raise Unavailable("a batch holds no two-dimensional integer tensor of token ids")
         ids = tuple(one.detach().cpu() for one in found if one is not None)
         return cls(ids, tuple(key for one in ids for key in row_keys(one)))
+
+    def each(self) -> Iterator[tuple[bytes, Ids]]:
+        """Yield every row with its key."""
+        yield from zip(self.keys, (row.numpy() for ids in self.ids for row in ids.long()), strict=True)
 
 
 def batches_of(value: Any, like: Any) -> list[Any]:
@@ -82,10 +86,10 @@ def rows_of_rank(subject: Subject, step: int, rank: int) -> list[Any]:
     return batches_of(subject.need("micro_batches")(step, rank), subject.run.batch(step))
 
 
-def looked_at(subject: Subject) -> dict[int, Rows]:
+def looked_at(subject: Subject, steps: int = LOOKED_AT_STEPS) -> dict[int, Rows]:
     """Return the rows of `batch(step)` for as many steps as a second allows; fewer when the data end."""
     begun, found = time.perf_counter(), {}
-    for step in range(subject.step, subject.step + LOOKED_AT_STEPS):
+    for step in range(subject.step, subject.step + steps):
         try:
             batch = subject.run.batch(step)
         except Exception:  # no such step
@@ -102,20 +106,21 @@ def chance_of_equality(rows: Iterable[Rows], tokens: int) -> float:
     That three tokens are equal is counted; each further one multiplies by how often the same token follows
     the same one, two or three tokens, whichever is most.
     """
-    distinct = {key: row for one in rows for key, row in zip(one.keys, _each(one), strict=True)}
+    distinct = {key: row for one in rows for key, row in one.each()}
     text: list[Ids] = []
     for row in distinct.values():
         text.append(row)
         if sum(map(len, text)) > MOST_TOKENS:
             break
-    pairs, total = zip(*(_pairs(text, width) for width in (1, 2, 3, 4)), strict=True)
-    likely = [
-        (longer + 1) / (shorter + 2)
-        for shorter, longer in itertools.pairwise(pairs)
-        if shorter >= LEAST_PAIRS
-    ]
-    first = (pairs[2] + 3) / (total[2] + 3)  # none in n looks: less than 3 / n, with 95 % confidence
-    return float(min(1.0, first) * min(1.0, max(likely, default=0.5)) ** max(tokens - 3, 0))
+    likely = []
+    for width in (1, 2, 3):  # a context at the end of a row has no token that could follow
+        contexts, _ = _pairs([row[:-1] for row in text], width)
+        if contexts >= LEAST_PAIRS:
+            likely.append((_pairs(text, width + 1)[0] + 1) / (contexts + 2))
+    equal, possible = _pairs(text, 3)
+    first = (equal + 3) / (possible + 3)  # none in n looks: less than 3 / n, with 95 % confidence
+    estimate = first * max(likely, default=0.5) ** max(tokens - 3, 0)
+    return float(min(1.0, ESTIMATE_ERROR * estimate))
 
 
 def _pairs(text: Sequence[Ids], width: int) -> tuple[int, int]:
@@ -126,10 +131,6 @@ def _pairs(text: Sequence[Ids], width: int) -> tuple[int, int]:
     counts = np.unique(np.concatenate(stretches), axis=0, return_counts=True)[1].astype(float)
     n = float(counts.sum())
     return int((counts * (counts - 1)).sum() / 2), int(n * (n - 1) / 2)
-
-
-def _each(rows: Rows) -> list[Ids]:
-    return [row.numpy() for ids in rows.ids for row in ids.long()]
 
 
 def equal_pairs(one: Sequence[bytes], other: Sequence[bytes]) -> int:
