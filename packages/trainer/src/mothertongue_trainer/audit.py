@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.run import Declared
 from mothertongue_trainer.arithmetic import choose_arithmetic
-from mothertongue_trainer.model import IGNORED, Qwen3
+from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
 from mothertongue_trainer.rows import Batch, Rows
@@ -54,6 +54,8 @@ class RecipeRun:
         return Declared(
             vocabulary=self.model.vocabulary,
             isolated_documents=True,
+            positions="relative",
+            architecture=huggingface_config(self.model.config, self.model.vocabulary),
             tied=(EMBEDDING_IS_HEAD,) if self.model.config.tied_embeddings else (),
             supervised="some",
             must_learn=(END,),

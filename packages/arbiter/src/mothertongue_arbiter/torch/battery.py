@@ -25,6 +25,7 @@ from mothertongue_arbiter.torch.packing import packing_independence
 from mothertongue_arbiter.torch.padding import padding_independence
 from mothertongue_arbiter.torch.positions import position_shift, positions_used
 from mothertongue_arbiter.torch.precision import true_float64
+from mothertongue_arbiter.torch.reference import reference_forward
 from mothertongue_arbiter.torch.rounding import (
     OwnPrecision,
     determinism,
@@ -146,6 +147,7 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
         "padding independence": _stirred(padding_independence),
         "position shift": _stirred(position_shift),
         "positions used": _stirred(positions_used),
+        "reference forward": _stirred(reference_forward),
     }
     with true_float64(subject.run.model) as mode:
         try:

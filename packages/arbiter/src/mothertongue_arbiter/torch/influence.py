@@ -73,7 +73,7 @@ def order_sensitivity(subject: ExactSubject) -> Check:
     subject.need("forward")
     if not subject.declared.order_matters:
         raise Unavailable("declared as indifferent to order")
-    ids, before = subject.ids, subject.logits(subject.batch)
+    ids, before = subject.ids, subject.standing
     swapped, other, later = ids.clone(), ids.clone(), torch.zeros(before.shape[:2], dtype=torch.bool)
     for row in range(len(ids)):
         pair = _pair(subject, row)
@@ -103,7 +103,7 @@ def order_sensitivity(subject: ExactSubject) -> Check:
 def influences(subject: ExactSubject) -> list[Influence]:
     """Change one token of every row at a time; all positions of short rows are asked, some of long ones."""
     subject.need("forward")
-    before = subject.logits(subject.batch)
+    before = subject.standing
     real = real_positions(subject)
     rows, length = before.shape[:2]
     if subject.ids.shape[1] < 2:

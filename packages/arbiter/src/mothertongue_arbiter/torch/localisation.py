@@ -35,7 +35,7 @@ def located(subject: ExactSubject, check: Check) -> Check:
 
 
 def located_between(subject: ExactSubject, check: Check) -> Check:
-    """The same from the tensors alone: the smallest module around the last wrong one and what is used next."""
+    """The same by the tensors alone: the smallest module around the last wrong one and the next used."""
     names = [finding.subject for finding in check.findings if finding.verdict in AT_FAULT]
     if check.verdict != Verdict.FAIL or not names:
         return check

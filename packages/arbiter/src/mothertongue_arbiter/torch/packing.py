@@ -32,7 +32,7 @@ def packing_independence(subject: ExactSubject) -> Check:
     if not found:
         raise Unavailable("no row holds two documents")
     with evaluation(subject.run.model):  # shapes differ, and so would dropout
-        whole = subject.logits(subject.batch)
+        whole = subject.standing
         for row, columns in found:
             alone = subject.logits(_at_the_start(stretch_of(subject.batch, row, columns)))[0]
             together = whole[row, columns][: len(alone)]

@@ -22,7 +22,7 @@ def padding_independence(subject: ExactSubject) -> Check:
     if learned:
         return _failed(f"{learned} positions inside padding are learned", "a label mask that is not applied")
     with evaluation(subject.run.model):  # shapes differ, and so would dropout
-        whole = subject.logits(subject.batch)
+        whole = subject.standing
         for row in padded:
             first, last = _ends(real[row])
             alone = subject.logits(stretch_of(subject.batch, row, slice(first, last)))[0]

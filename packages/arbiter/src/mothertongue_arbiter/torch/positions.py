@@ -22,7 +22,7 @@ TABLE = re.compile(
 )  # names of tables with a row a position
 NUDGE = 1e-5  # of an embedding, in units of the largest; the error of a central difference is its square
 ALIKE = 1e-6  # of what earlier positions contribute
-LONGEST_ROW = 8  # of the constant row; each token costs two forward passes of it
+LONGEST_ROW = 4  # of the constant row; each token costs two forward passes of it
 
 
 def position_shift(subject: ExactSubject) -> Check:
@@ -30,7 +30,7 @@ def position_shift(subject: ExactSubject) -> Check:
     subject.need("forward")
     if subject.declared.positions != "relative":
         raise Unavailable("positions are not declared relative")
-    before = subject.logits(subject.batch)
+    before = subject.standing
     if not _differs(subject, before, stretch=2, tolerance=SAME):
         if named_tensor(subject.batch, POSITION_NAMES) is None:
             raise Unavailable("the program makes its positions where they cannot be shifted")

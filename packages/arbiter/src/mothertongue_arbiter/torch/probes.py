@@ -19,7 +19,7 @@ def causality(subject: ExactSubject) -> Check:
     subject.need("forward")
     if not subject.declared.causal:
         raise Unavailable("declared as not causal")
-    ids, before = subject.ids, subject.logits(subject.batch)
+    ids, before = subject.ids, subject.standing
     length, real = before.shape[1], real_positions(subject)
     if length < 2:
         raise Unavailable("sequences of one token")
@@ -44,7 +44,7 @@ def independent_rows(subject: ExactSubject) -> Check:
     subject.need("forward")
     if not subject.declared.independent_rows:
         raise Unavailable("declared as not independent")
-    ids, before = subject.ids, subject.logits(subject.batch)
+    ids, before = subject.ids, subject.standing
     if len(ids) < 2:
         raise Unavailable("the batch has one row")
     for row in (0, len(ids) - 1):
@@ -69,7 +69,7 @@ def isolated_documents(subject: ExactSubject) -> Check:
         raise Unavailable("the run has no `documents`")
     if not subject.declared.isolated_documents:
         raise Unavailable("documents are not declared isolated")
-    ids, before = subject.ids, subject.logits(subject.batch)
+    ids, before = subject.ids, subject.standing
     first = documents == documents[:, :1]
     if bool(first.all()):
         raise Unavailable("no row holds two documents")
@@ -96,7 +96,7 @@ def _difference(subject: ExactSubject, before: Tensor, ids: Tensor) -> Tensor:
 def _alone(subject: ExactSubject) -> float:
     """Return how much the last row changes when it is the whole batch; dropout off, for the shapes differ."""
     with evaluation(subject.run.model):
-        together = subject.logits(subject.batch)[-1]
+        together = subject.standing[-1]
         alone = subject.logits(rows_of(subject.batch, slice(-1, None)))[0]
     return float((together - alone).abs().max() / together.abs().max().clamp(min=1e-30))
 

@@ -119,6 +119,8 @@ class ExactSubject(Subject):
         self.mode = mode
         self.batch = in_float64(self.batch)
         self.next_batch = in_float64(self.next_batch)
+        self._standing: dict[tuple[bool, ...], Tensor] = {}
+        self._is_stirred = False
         self.exact = self.own
         if any(one is not None and one.dtype != torch.float64 for one in self.exact.gradients.values()):
             raise ArbiterError("float64: a gradient came back in lower precision")
@@ -132,7 +134,19 @@ class ExactSubject(Subject):
         """Move all weights a little, so that a projection that starts at zero hides no connection."""
         scales = {name: self.witness.scale(name) for name in self.witness.names()}
         with self.witness.moved_by(Direction(seed=self.options.seed, scales=scales), STIR), torch.no_grad():
-            yield
+            self._is_stirred = True
+            try:
+                yield
+            finally:
+                self._is_stirred = False
+
+    @property
+    def standing(self) -> Tensor:
+        """The logits of the batch as it is, computed once for all probes: each stirs the weights alike."""
+        modes = (self._is_stirred, *(module.training for module in self.run.model.modules()))
+        if modes not in self._standing:
+            self._standing[modes] = self.logits(self.batch)
+        return self._standing[modes]
 
     @property
     def same_at_other_positions(self) -> float:
