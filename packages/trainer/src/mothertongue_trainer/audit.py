@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mothertongue_arbiter.audit import Options
+from mothertongue_arbiter.declared_optimizer import Group, Optimizer
 from mothertongue_arbiter.run import Declared
 from mothertongue_trainer.arithmetic import choose_arithmetic
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
@@ -62,6 +63,8 @@ class RecipeRun:
             accumulation=math.ceil(rows / part),
             no_weight_decay=("*norm.weight", "*embed_tokens.weight"),
             warmup_steps=self.training.warmup_steps,
+            optimizer=declared_optimizer(self.recipe),
+            dtypes={"*": "float32"},  # whatever `compute_dtype` is
         )
 
     @property
@@ -120,6 +123,39 @@ class RecipeRun:
         )
         fresh.to(self.model.head_weight.device, dtype)
         return training_run(self.recipe, self.rows, fresh, build_optimizer(fresh, self.recipe.optimizer))
+
+
+def declared_optimizer(recipe: Recipe) -> Optimizer:
+    """Return what a recipe promises, written out again so that the optimizer does not vouch for itself."""
+    config, training = recipe.optimizer, recipe.training
+
+    def factor(step: int) -> float:
+        """WSD: both slopes reach 0 one step outside of the run, and the lower one holds."""
+        falling_steps = training.decay_fraction * recipe.steps
+        fall = (recipe.steps - step) / falling_steps if falling_steps else 1.0
+        return min((step + 1) / (training.warmup_steps + 1), 1.0, fall)
+
+    def adamw(*parameters: str, weight_decay: float = 0.0) -> Group:
+        return Group(
+            parameters=parameters,
+            algorithm="adamw",
+            learning_rate=lambda step: config.adamw_learning_rate * factor(step),
+            weight_decay=weight_decay,
+            betas=(config.adamw_betas[0], config.adamw_betas[1]),
+            eps=config.adamw_eps,
+        )
+
+    matrices = Group(
+        parameters=("model.layers.*_proj.weight",),
+        algorithm="muon",
+        learning_rate=lambda step: config.muon_learning_rate * factor(step),
+        weight_decay=config.muon_weight_decay,
+        momentum=config.muon_momentum,
+        nesterov=True,
+    )
+    undecayed = adamw("*norm.weight", "*embed_tokens.weight")
+    head = adamw("lm_head.weight", weight_decay=config.adamw_weight_decay)
+    return Optimizer(groups=(undecayed, head, matrices), clip_norm=training.gradient_clip)
 
 
 def training_run(recipe: Recipe, rows: RowSource, model: Qwen3, optimizer: MuonAdamW) -> RecipeRun:

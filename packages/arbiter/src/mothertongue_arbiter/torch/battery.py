@@ -18,8 +18,11 @@ from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.scope import revision
 from mothertongue_arbiter.torch import influence, labels, modes, probes
 from mothertongue_arbiter.torch.accumulation import accumulation
+from mothertongue_arbiter.torch.averages import averaged_weights
 from mothertongue_arbiter.torch.backward import Backward
 from mothertongue_arbiter.torch.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.dtypes import kept_dtypes
+from mothertongue_arbiter.torch.handover import handed_gradient
 from mothertongue_arbiter.torch.localisation import located, located_between
 from mothertongue_arbiter.torch.packing import packing_independence
 from mothertongue_arbiter.torch.padding import padding_independence
@@ -35,8 +38,9 @@ from mothertongue_arbiter.torch.rounding import (
 )
 from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_arbiter.torch.state import preserved
-from mothertongue_arbiter.torch.steps import handed_gradient, movement, step_weights, take_steps
+from mothertongue_arbiter.torch.steps import movement, step_weights, take_steps
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
+from mothertongue_arbiter.torch.updates import update_parity
 
 
 def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
@@ -174,6 +178,9 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
     ledger.run("gradient handed over", lambda: handed_gradient(subject, taken(), rounding))
     ledger.run("step weights", lambda: step_weights(subject, taken()))
     ledger.run("movement", lambda: movement(subject, taken()))
+    ledger.run("update parity", lambda: update_parity(subject, taken(), rounding))
+    ledger.run("averaged weights", lambda: averaged_weights(subject, taken()))
+    ledger.run("dtypes", lambda: kept_dtypes(subject, taken()))
     ledger.run("dropout", lambda: modes.dropout(subject))
     ledger.run("training mode", lambda: modes.training_mode(subject))
     ledger.run("evaluation mode", lambda: modes.evaluation_mode(subject))

@@ -32,6 +32,7 @@ def preserved(run: TrainingRun) -> Iterator[None]:
         memory.keep_parameter(parameter)
     for holder in _holders(run):
         memory.keep_object(holder)
+    memory.keep_average(getattr(run, "ema", None))
     memory.keep_attributes(run)
     generators = _random_states(run)
     checkpoint = run.checkpoint() if _can_resume(run) else None  # type: ignore[attr-defined]
@@ -60,6 +61,14 @@ class Memory:
         """Remember the attributes of `thing` and the containers in them; no tensor, it may be a corpus."""
         if hasattr(thing, "__dict__"):
             self._keep(vars(thing), tensors=False)
+
+    def keep_average(self, average: Any) -> None:
+        """Remember averaged weights, a module or a mapping of name to tensor."""
+        if isinstance(average, nn.Module):
+            for module in average.modules():
+                self.keep_object(module)
+        elif isinstance(average, dict):
+            self._keep(average, tensors=True)
 
     def keep_parameter(self, parameter: nn.Parameter) -> None:
         self._keep(parameter, tensors=True)
