@@ -1,16 +1,18 @@
 from collections import namedtuple
 
+import numpy as np
 import pytest
 import torch
 from zoo import ZooRun
 
 from mothertongue_arbiter.torch.rows import (
+    Likeness,
     Rows,
     batches_of,
     chance_of_as_many,
-    chance_of_equality,
     equal_pairs,
     looked_at,
+    stretches,
 )
 from mothertongue_arbiter.torch.subject import Unavailable
 
@@ -33,22 +35,29 @@ def test_a_batch_without_token_ids_has_no_rows():
     assert len(Rows.of([IDS, IDS]).keys) == 4
 
 
-def rows(ids):
-    return [Rows.of([ids])]
+def chance(rows):
+    return Likeness.of(rows.numpy()).chance(rows.shape[1])
 
 
 def test_random_tokens_are_never_equal_by_chance_and_counting_is():
     random = torch.randint(0, 48, (64, 14), generator=torch.Generator().manual_seed(0))
-    assert chance_of_equality(rows(random), 14) < 1e-12
-    counting = (torch.arange(64)[:, None] + torch.arange(14)) % 48
-    assert chance_of_equality(rows(counting), 14) > 1e-3
-    slope = torch.arange(64)[:, None] % 7 + 1
-    assert chance_of_equality(rows((torch.arange(64)[:, None] + slope * torch.arange(14)) % 48), 14) > 1e-4
+    assert chance(random) < 1e-12
+    first, place = torch.arange(64)[:, None], torch.arange(14)
+    assert chance((first + place) % 48) > 1 / 48
+    assert chance((first + (first % 7 + 1) * place) % 48) > 1 / 48 / 7
 
 
 def test_equal_rows_are_looked_at_once():
     row = torch.randint(0, 48, (1, 14), generator=torch.Generator().manual_seed(0))
-    assert chance_of_equality(rows(row.repeat(64, 1)), 14) == chance_of_equality(rows(row), 14)
+    assert chance(row.repeat(64, 1)) == chance(row)
+
+
+def test_stretches_are_hashed_by_their_tokens_in_order():
+    row = np.array([4, 5, 6, 4, 5, 6, 5])
+    hashes = stretches(row, 3).tolist()
+    assert hashes[0] == hashes[3]
+    assert len(set(hashes)) == 4
+    assert not len(stretches(row, 8))
 
 
 def test_pairs_and_accidents_are_counted():

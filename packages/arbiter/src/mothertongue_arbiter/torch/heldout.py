@@ -22,11 +22,12 @@ from mothertongue_arbiter.torch.reading import watched_reading
 from mothertongue_arbiter.torch.rows import (
     LARGEST_CHANCE,
     LOOKED_AT_SECONDS,
+    Likeness,
     Rows,
     batches_of,
     chance_of_as_many,
-    chance_of_equality,
     looked_at,
+    stretches,
 )
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 
@@ -37,8 +38,6 @@ LEAKED = 0.5  # share of the stretches of a row that are also in the training te
 LEAST_OTHERS = 8  # training rows that show how much of a row is usual in the others
 SAME_LOSS = 1e-3  # relative: a mean of float32 or bfloat16 losses in another order
 
-Stretches = npt.NDArray[np.uint64]
-
 
 def overlap(subject: Subject) -> Check:
     """No row of the held-out part, and no long stretch of one, is in the training text."""
@@ -46,11 +45,11 @@ def overlap(subject: Subject) -> Check:
     training = {key: row for rows in looked_at(subject, TRAINING_STEPS).values() for key, row in rows.each()}
     if not held_out or not training:
         raise Unavailable("no rows to compare")
-    text = [Rows.of([torch.from_numpy(row)[None]]) for row in training.values()]
+    text = Likeness.of(training.values())
     evidence = f"{len(held_out)} held-out rows and {len(training)} training rows"
     same = held_out.keys() & training.keys()
     width = min(len(row) for row in held_out.values())
-    expected = len(held_out) * len(training) * chance_of_equality(text, width)
+    expected = len(held_out) * len(training) * text.chance(width)
     if same and chance_of_as_many(len(same), expected) <= LARGEST_CHANCE:
         return _leak(f"{len(same)} of {len(held_out)} held-out rows are training rows")
     tokens = _telling_length(text, held_out, training)
@@ -105,14 +104,12 @@ def _held_out_rows(subject: Subject) -> list[Rows]:
     return [Rows.of([batch]) for batch in _held_out_batches(subject)]
 
 
-def _telling_length(
-    text: Sequence[Rows], held_out: dict[bytes, Ids], training: dict[bytes, Ids]
-) -> int | None:
+def _telling_length(text: Likeness, held_out: dict[bytes, Ids], training: dict[bytes, Ids]) -> int | None:
     """Return how many tokens must be equal before chance is excluded; None if no row is so long."""
     longest = min(len(row) for row in (*held_out.values(), *training.values()))
     pairs = sum(map(len, held_out.values())) * sum(map(len, training.values()))
     lengths = range(min(SHORTEST_STRETCH, longest), longest + 1)
-    return next((n for n in lengths if pairs * chance_of_equality(text, n) <= LARGEST_CHANCE), None)
+    return next((n for n in lengths if pairs * text.chance(n) <= LARGEST_CHANCE), None)
 
 
 def _leaked_rows(held_out: list[Ids], training: list[Ids], tokens: int) -> tuple[list[float], float]:
@@ -120,26 +117,18 @@ def _leaked_rows(held_out: list[Ids], training: list[Ids], tokens: int) -> tuple
 
     A quarter of the training rows, compared with the others, tells how much this text repeats by itself.
     """
-    known = np.unique(np.concatenate([_stretches(row, tokens) for row in training]))
+    known = np.unique(np.concatenate([stretches(row, tokens) for row in training]))
     shares = [_share(row, known, tokens) for row in held_out]
     some = training[: len(training) // 4]
     if len(some) < LEAST_OTHERS:
         return [share for share in shares if share > LEAKED], 0.0
-    others = np.unique(np.concatenate([_stretches(row, tokens) for row in training[len(some) :]]))
+    others = np.unique(np.concatenate([stretches(row, tokens) for row in training[len(some) :]]))
     usual = sum(_share(row, others, tokens) > LEAKED for row in some)
     return [share for share in shares if share > LEAKED], usual / len(some)
 
 
-def _share(row: Ids, known: Stretches, tokens: int) -> float:
-    return float(np.isin(_stretches(row, tokens), known).mean())
-
-
-def _stretches(row: Ids, tokens: int) -> Stretches:
-    """Return a hash of each stretch of `tokens` tokens of `row`."""
-    factors = np.power(np.uint64(0x9E3779B97F4A7C15), np.arange(tokens, dtype=np.uint64))
-    windows = np.lib.stride_tricks.sliding_window_view(row.astype(np.uint64) + np.uint64(1), tokens)
-    hashes: Stretches = (windows * factors).sum(axis=1, dtype=np.uint64)
-    return hashes
+def _share(row: Ids, known: npt.NDArray[np.uint64], tokens: int) -> float:
+    return float(np.isin(stretches(row, tokens), known).mean())
 
 
 def evaluation(subject: Subject) -> Check:

@@ -18,9 +18,9 @@ from mothertongue_arbiter.torch.fresh import fresh_run, replicas_of
 from mothertongue_arbiter.torch.reading import watched_reading
 from mothertongue_arbiter.torch.rows import (
     LARGEST_CHANCE,
+    Likeness,
     Rows,
     chance_of_as_many,
-    chance_of_equality,
     equal_pairs,
     ranks_of,
     rows_of_rank,
@@ -188,9 +188,9 @@ def _shared(subject: Subject, table: Mapping[int, list[Rows]]) -> Problem:
     apart, of_apart = _across_steps(table, subject.declared.epoch_steps)
     found = sum(together.values())
     tokens = min(ids.shape[1] for rows in steps for one in rows for ids in one.ids)
-    by_text = chance_of_equality((one for rows in steps for one in rows), tokens)
+    text = Likeness.of(row for rows in steps for one in rows for _, row in one.each())
     elsewhere = (apart + 3) / (of_apart + 3)  # none in n looks: less than 3 / n, with 95 % confidence
-    if not found or chance_of_as_many(found, possible * max(by_text, elsewhere)) > LARGEST_CHANCE:
+    if not found or chance_of_as_many(found, possible * max(text.chance(tokens), elsewhere)) > LARGEST_CHANCE:
         return None
     one, other = max(together, key=lambda couple: together[couple])
     total = sum(len(rows[other].keys) for rows in steps)

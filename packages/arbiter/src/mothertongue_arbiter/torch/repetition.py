@@ -13,9 +13,9 @@ from itertools import combinations
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.rows import (
     LARGEST_CHANCE,
+    Likeness,
     Rows,
     chance_of_as_many,
-    chance_of_equality,
     equal_pairs,
     looked_at,
     rows_of_rank,
@@ -124,7 +124,8 @@ def _chance(table: Mapping[int, Rows], pairs: list[Pair]) -> float:
     equal = sum(equal_pairs(table[one].keys, table[other].keys) for one, other in unlike)
     possible = sum(len(table[one].keys) * len(table[other].keys) for one, other in unlike)
     tokens = min(ids.shape[1] for rows in table.values() for ids in rows.ids)
-    return max((equal + 3) / (possible + 3), chance_of_equality(table.values(), tokens))
+    text = Likeness.of(row for rows in table.values() for _, row in rows.each())
+    return max((equal + 3) / (possible + 3), text.chance(tokens))
 
 
 def _same_epoch(pair: Pair, period: int | None) -> bool:

@@ -6,6 +6,7 @@ said about one equal pair; what is said is that equal pairs are far more frequen
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from mothertongue_arbiter.torch.batches import token_ids
@@ -100,37 +102,55 @@ def looked_at(subject: Subject, steps: int = LOOKED_AT_STEPS) -> dict[int, Rows]
     return found
 
 
-def chance_of_equality(rows: Iterable[Rows], tokens: int) -> float:
-    """Return how likely two unrelated stretches of `tokens` tokens of this text are equal.
+@dataclass(frozen=True, kw_only=True)
+class Likeness:
+    """How likely two unrelated stretches of a text are equal.
 
     That three tokens are equal is counted; each further one multiplies by how often the same token follows
     the same one, two or three tokens, whichever is most.
     """
-    distinct = {key: row for one in rows for key, row in one.each()}
-    text: list[Ids] = []
-    for row in distinct.values():
-        text.append(row)
-        if sum(map(len, text)) > MOST_TOKENS:
-            break
-    likely = []
-    for width in (1, 2, 3):  # a context at the end of a row has no token that could follow
-        contexts, _ = _pairs([row[:-1] for row in text], width)
-        if contexts >= LEAST_PAIRS:
-            likely.append((_pairs(text, width + 1)[0] + 1) / (contexts + 2))
-    equal, possible = _pairs(text, 3)
-    first = (equal + 3) / (possible + 3)  # none in n looks: less than 3 / n, with 95 % confidence
-    estimate = first * max(likely, default=0.5) ** max(tokens - 3, 0)
-    return float(min(1.0, ESTIMATE_ERROR * estimate))
+
+    three: float
+    further: float
+
+    @classmethod
+    def of(cls, rows: Iterable[Ids]) -> Likeness:
+        """Measure it in `rows`, equal ones counted once."""
+        distinct = {row.tobytes(): row for row in rows}.values()
+        sizes = itertools.accumulate(map(len, distinct))
+        text = [row for row, size in zip(distinct, sizes, strict=True) if size <= MOST_TOKENS]
+        likely = []
+        for width in (1, 2, 3):  # a context at the end of a row has no token that could follow
+            contexts, _ = _pairs([row[:-1] for row in text], width)
+            if contexts >= LEAST_PAIRS:
+                likely.append((_pairs(text, width + 1)[0] + 1) / (contexts + 2))
+        equal, possible = _pairs(text, 3)
+        # None in n looks: less than 3 / n, with 95 % confidence.
+        return cls(three=(equal + 3) / (possible + 3), further=max(likely, default=0.5))
+
+    def chance(self, tokens: int) -> float:
+        """Return the probability for stretches of `tokens` tokens, at most 1."""
+        return float(min(1.0, ESTIMATE_ERROR * self.three * self.further ** max(tokens - 3, 0)))
 
 
-def _pairs(text: Sequence[Ids], width: int) -> tuple[int, int]:
+def _pairs(text: Sequence[Ids], width: int) -> tuple[float, float]:
     """Return how many pairs of stretches of `width` tokens are equal, and how many pairs there are."""
-    stretches = [np.lib.stride_tricks.sliding_window_view(row, width) for row in text if len(row) >= width]
-    if not stretches:
-        return 0, 0
-    counts = np.unique(np.concatenate(stretches), axis=0, return_counts=True)[1].astype(float)
-    n = float(counts.sum())
-    return int((counts * (counts - 1)).sum() / 2), int(n * (n - 1) / 2)
+    hashes = [stretches(row, width) for row in text]
+    if not hashes:
+        return 0.0, 0.0
+    counts = np.unique(np.concatenate(hashes), return_counts=True)[1].astype(np.float64)
+    total = float(counts.sum())
+    return float((counts * (counts - 1)).sum() / 2), total * (total - 1) / 2
+
+
+def stretches(row: Ids, tokens: int) -> npt.NDArray[np.uint64]:
+    """Return a hash of each stretch of `tokens` tokens of `row`; none if it is shorter."""
+    if len(row) < tokens:
+        return np.zeros(0, np.uint64)
+    factors = np.power(np.uint64(0x9E3779B97F4A7C15), np.arange(1, tokens + 1, dtype=np.uint64))
+    windows = np.lib.stride_tricks.sliding_window_view(row.astype(np.uint64), tokens)
+    hashes: npt.NDArray[np.uint64] = (windows * factors).sum(axis=1, dtype=np.uint64)
+    return hashes
 
 
 def equal_pairs(one: Sequence[bytes], other: Sequence[bytes]) -> int:
