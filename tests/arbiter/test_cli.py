@@ -189,3 +189,94 @@ def test_the_options_and_notes_of_a_run_reach_its_certificate(invoke, tmp_path):
     certificate = json.loads(invoke(f"{path}:make", "--run", "--json").stdout)
     assert certificate["seeds"] == {"directions": 7, "random numbers": 7}
     assert certificate["notes"] == ["invented rows"]
+
+
+HANGS = """
+import sys, time
+sys.path.insert(0, {zoo!r})
+from zoo import ZooRun
+
+
+def make():
+    run, calls = ZooRun(), []
+    loss = run.loss
+
+    def hangs(model, batch):
+        calls.append(batch)
+        if len(calls) > 25:
+            time.sleep(600)
+        return loss(model, batch)
+
+    run.loss = hangs
+    return run
+"""
+
+
+def test_a_loss_that_hangs_is_inconclusive_and_what_was_answered_is_written(tmp_path):
+    path, out = tmp_path / "mine.py", tmp_path / "certificate.json"
+    path.write_text(HANGS.format(zoo=str(TRAINER.parent)), encoding="utf-8")
+    command = [sys.executable, "-c", "from mothertongue_arbiter.cli import audit; audit()"]
+    command += ["--run", f"{path}:make", "--time-limit", "8", "--out", str(out), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3, done.stderr
+    certificate = json.loads(done.stdout)
+    assert "--time-limit" in certificate["checks"][-1]["evidence"]
+    assert json.loads(out.read_text(encoding="utf-8")) == certificate
+    assert out.with_suffix(".txt").exists()
+
+
+def test_a_certificate_is_compared_with_the_run_as_it_is_now(invoke, tmp_path):
+    out, path = tmp_path / "certificate.json", write_run(tmp_path)
+    target = f"{path}:make"
+    assert invoke(target, "--run", "--out", out).exit_code == 0
+    fresh = invoke(target, "--run", "--check", out)
+    assert fresh.exit_code == 0
+    assert "holds, PASS at step 0" in fresh.stdout
+    path.write_text(path.read_text(encoding="utf-8") + "# changed\n", encoding="utf-8")
+    stale = invoke(target, "--run", "--check", out)
+    assert stale.exit_code == 1
+    assert "stale, since then changed: code of mine; audit again" in stale.stdout
+    told = json.loads(invoke(target, "--run", "--check", out, "--json").stdout)
+    assert told == {"verdict": "PASS", "stale": True, "changed": ["code of mine"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["x", "--run", "--hf"], "one or the other"),
+        (["x.toml", "--text", "t"], "only with --hf"),
+        (["x.toml", "--oracle", "c"], "only with a frame"),
+        (["x.safetensors", "--check", "c.json"], "audit it again"),
+        (["x.toml", "--time-limit", "0"], "more than 0 seconds"),
+        (["x.toml", "--out", "c.txt"], "needs a .json file"),
+        (["x.toml", "--check", "absent.json"], "absent.json: No such file"),
+        (["absent/model", "--hf"], "nothing is downloaded"),
+    ],
+)
+def test_options_that_contradict_each_other_are_answered_in_one_line(invoke, options, said):
+    result = invoke(*options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_certificate_that_cannot_be_written_is_said(invoke, frame, tmp_path):
+    (tmp_path / "file").touch()
+    result = invoke(frame(), "--out", tmp_path / "file" / "c.json")
+    assert result.exit_code == 2
+    assert "the certificate was not written" in result.stderr
+
+
+def test_the_oracle_ends_with_an_audit_that_is_terminated(tmp_path, frame):
+    command = [sys.executable, "-c", "from mothertongue_arbiter.cli import audit; audit()", str(frame())]
+    process = subprocess.Popen([*command, "--oracle", f"{ORACLE} hangs"], stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    for _ in range(100):
+        found = children.read_text().split()
+        if found:
+            break
+        time.sleep(0.1)
+    time.sleep(0.3)
+    process.terminate()
+    assert process.wait(10) == 143
+    assert not Path(f"/proc/{found[0]}").exists()

@@ -1,3 +1,4 @@
+import builtins
 from types import SimpleNamespace
 
 import pytest
@@ -27,3 +28,20 @@ def test_a_missing_function_is_named(tmp_path):
     path.write_text("x = 1\n", encoding="utf-8")
     with pytest.raises(ArbiterError, match="no function 'make'"):
         target.run_from_function(f"{path}:make")
+
+
+def test_a_model_is_the_work_of_the_adapter_for_transformers(tmp_path):
+    with pytest.raises(ArbiterError, match="nothing is downloaded"):
+        target.run_from_model(tmp_path / "absent", None)
+
+
+def test_without_torch_the_install_line_is_the_answer(tmp_path, monkeypatch):
+    def absent(name, *rest):
+        if name.startswith("mothertongue_arbiter.torch"):
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+        return original(name, *rest)
+
+    original = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ArbiterError, match=r"pip install 'mothertongue-arbiter\[torch\]'"):
+        target.run_from_model(tmp_path, None)

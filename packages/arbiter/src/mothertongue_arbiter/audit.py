@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mothertongue_arbiter.certificate import Certificate
+from mothertongue_arbiter.certificate import Certificate, Check, NotRun
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import TrainingRun
 
@@ -30,6 +30,8 @@ class Options:
     rows: int | None = None  # of the batch; default: all
     seed: int = 0  # of directions, dropout and probes
     progress: Callable[[str], None] | None = None  # called with the name of each check before it runs
+    answered: Callable[[Check | NotRun], None] | None = None  # called with each answer when it is there
+    modules: tuple[str, ...] = ()  # of the program, which made the run: the certificate depends on their code
 
 
 def chosen_options(run: TrainingRun) -> Options:

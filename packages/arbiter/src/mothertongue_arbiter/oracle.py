@@ -118,8 +118,9 @@ class LossOracle:
         end = limit if self._end is None else min(limit, self._end)
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
-            if self._buffer or selector.select(0):
+            if selector.select(0):
                 self._read(stdout)
+            if self._buffer:
                 raise ArbiterError(
                     f"oracle: {_shown(self._buffer)} without a question; one line for each is expected, "
                     "anything else belongs to standard error"

@@ -34,6 +34,23 @@ def run_from_file(path: Path) -> TrainingRun:
     return _checked(entry_point.load()(path), entry_point.value)
 
 
+def run_from_model(path: Path, text: Path | None) -> TrainingRun:
+    """Return the run of a causal language model of transformers: a folder or a config.json.
+
+    Raises:
+        ArbiterError: it is none, or torch or transformers is missing.
+    """
+    try:
+        from mothertongue_arbiter.torch.causal_lm import causal_lm_run
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ArbiterError(
+            "auditing a model needs torch: pip install 'mothertongue-arbiter[torch]'"
+        ) from None
+    return causal_lm_run(path, text=text)
+
+
 def run_from_function(target: str) -> TrainingRun:
     """Return what the function in `FILE.py:FUNCTION` returns.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from mothertongue_arbiter.scope import arbiter_sha256, code_of, sha256_of
 from mothertongue_arbiter.torch.state import optimizers_of
 
 
-def scope_of(run: TrainingRun) -> Mapping[str, str]:
-    """Return what a certificate of `run` depends on, each with its hash.
+def scope_of(run: TrainingRun, modules: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return what a certificate of `run`, which `modules` made, depends on, each with its hash.
 
     The values of the weights are not part of it: they change with every step of a sound training.
     """
@@ -26,7 +26,7 @@ def scope_of(run: TrainingRun) -> Mapping[str, str]:
         "the arbiter": arbiter_sha256(),
         "the version of torch": sha256_of(torch.__version__),
         "names, shapes or dtypes of weights": sha256_of(*tensors),
-        **{f"code of {name}": sha256 for name, sha256 in code_of(_modules(run)).items()},
+        **{f"code of {name}": sha256 for name, sha256 in code_of([*modules, *_modules(run)]).items()},
         **{name: sha256_of(text) for name, text in stated.items()},
     }
 
