@@ -102,7 +102,7 @@ def test_the_bundle_answers_a_piped_question_as_it_was_taught(built) -> None:
     run = mothertongue(folder, "chat", "bundles/ছোট মডেল", "--json", "--max-tokens", "20", stdin=QUESTION)
     assert run.returncode == 0, run.stderr
     reply = json.loads(run.stdout)
-    assert (reply["text"], reply["finish_reason"]) == (ANSWER, "stop")
+    assert (reply["text"], reply["finish_reason"]) == (ANSWER, "end")
 
 
 def test_a_second_build_runs_nothing_and_loads_no_torch(built) -> None:

@@ -37,9 +37,11 @@ def test_a_bundle_has_every_file_and_verifies(bundle: Path) -> None:
 
 
 def test_the_runtime_loads_it_and_writes_what_the_model_learned(bundle: Path) -> None:
-    completion = mothertongue.load(bundle, threads=1).complete("The river is called", max_tokens=40)
+    completion = mothertongue.load(bundle, threads=1).complete(
+        "The river is called", mothertongue.Sampling(max_tokens=40)
+    )
     assert completion.text == " নদী in Bangla; I saw a river today."
-    assert completion.finish_reason == "stop"
+    assert completion.finish_reason == "end"
 
 
 def test_parity_json_passes_and_has_both_languages(bundle: Path) -> None:

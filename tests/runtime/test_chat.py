@@ -151,10 +151,8 @@ def test_a_template_that_does_not_end_answers_is_refused(chat_format: ChatFormat
         '{"chat_template": "x", "mothertongue": {"replacements": {"ab": "c"}}}',
     ],
 )
-def test_a_tokenizer_config_without_a_chat_format_is_named(
-    tmp_path: Path, checkpoint: Path, config: str
-) -> None:
-    shutil.copy(checkpoint / "tokenizer.json", tmp_path)
+def test_a_tokenizer_config_without_a_chat_format_is_named(tmp_path: Path, bundle: Path, config: str) -> None:
+    shutil.copy(bundle / "tokenizer.json", tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(config, encoding="utf-8")
     with pytest.raises(DataError, match=r"tokenizer_config\.json"):
         ChatFormat.open(tmp_path)
@@ -165,10 +163,10 @@ def test_a_missing_tokenizer_config_is_named(tmp_path: Path) -> None:
         ChatFormat.open(tmp_path)
 
 
-def test_turns_are_read_where_they_are_stated(tmp_path: Path, checkpoint: Path) -> None:
-    shutil.copy(checkpoint / "tokenizer.json", tmp_path)
-    config = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
+def test_turns_are_read_where_they_are_stated(tmp_path: Path, bundle: Path) -> None:
+    shutil.copy(bundle / "tokenizer.json", tmp_path)
+    config = json.loads((bundle / "tokenizer_config.json").read_text(encoding="utf-8"))
     config["mothertongue"]["turns"] = 1
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     assert ChatFormat.open(tmp_path).turns == 1
-    assert ChatFormat.open(checkpoint).turns is None
+    assert ChatFormat.open(bundle).turns is None

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from mothertongue import Piece, Sampling, cli
+from mothertongue import Answer, Sampling, Token, cli
 from mothertongue.command import main
 
 QUESTION = "নদী শব্দের অর্থ কী?"
@@ -52,7 +52,7 @@ def test_a_piped_question_is_answered(bundle: Path) -> None:
 def test_a_piped_answer_is_the_text_of_the_json(bundle: Path) -> None:
     found = only_object(run("chat", bundle, "--json", text=QUESTION))
     assert found["text"] + "\n" == run("chat", bundle, text=QUESTION).stdout
-    assert found["finish_reason"] in ("stop", "context")
+    assert found["finish_reason"] in ("end", "context")
     assert found["tokens_per_second"] > 0
     assert set(found) >= {"prompt_tokens", "tokens", "seconds_to_first_token"}
 
@@ -68,7 +68,17 @@ def test_the_default_is_greedy_and_a_seed_repeats(bundle: Path) -> None:
 
 def test_the_defaults_are_those_of_sampling() -> None:
     defaults = {option.name: option.default for option in cli.chat.params}
-    assert (defaults["temperature"], defaults["top_p"]) == (Sampling.temperature, Sampling.top_p)
+    names = [
+        "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"
+    ]  # fmt: skip
+    assert {name: defaults[name] for name in names} == {name: getattr(Sampling, name) for name in names}
+
+
+def test_a_stop_text_ends_an_answer(bundle: Path) -> None:
+    whole = only_object(run("chat", bundle, "--json", text=QUESTION))["text"]
+    stop = whole[len(whole) // 2 :][:2]
+    found = only_object(run("chat", bundle, "--json", "--stop", stop, text=QUESTION))
+    assert (found["text"], found["finish_reason"]) == (whole.partition(stop)[0], "stop")
 
 
 def test_a_system_message_is_heard(bundle: Path) -> None:
@@ -86,7 +96,7 @@ def test_a_text_is_continued_from_an_argument_or_a_pipe(bundle: Path) -> None:
 
 def test_inspect_tells_what_a_bundle_is(bundle: Path) -> None:
     found = only_object(run("inspect", bundle, "--json"))
-    assert (found["context"], found["vocabulary"], found["parity"]) == (64, 600, {"verdict": "PASS"})
+    assert (found["context"], found["vocabulary"], found["parity"]) == (64, 384, {"verdict": "PASS"})
     assert found["inputs"]["input_ids"] == ["batch", "seq"]
     table = run("inspect", bundle).stdout
     for expected in ("every byte verified", "tiny", "model.onnx.data", "past_key_values.1.key", "PASS"):
@@ -166,6 +176,11 @@ def test_a_prompt_that_cannot_be_answered_is_one_line(
         ("--top-k", "0"),
         ("--seed", "-1"),
         ("--max-tokens", "0"),
+        ("--min-p", "2"),
+        ("--repetition-penalty", "0"),
+        ("--presence-penalty", "inf"),
+        ("--frequency-penalty", "nan"),
+        ("--stop", ""),
         ("--threads", "0"),
         ("--temprature", "1"),
     ],
@@ -204,10 +219,11 @@ def test_a_closed_pipe_is_quiet(bundle: Path) -> None:
 
 def test_an_answer_stopped_by_hand_does_not_end_the_conversation(capsys: pytest.CaptureFixture[str]) -> None:
     class Interrupted:
-        forgotten_turns = 0
+        def say(self, question: str, *, graphemes: bool) -> Answer:
+            return Answer(self.write, prompt_tokens=1)
 
-        def ask(self, question: str) -> Iterator[Piece]:
-            yield Piece(text="so far", token=7)
+        def write(self, cancelled: Callable[[], bool]) -> Generator[Token, None, str]:
+            yield Token(text="so far", id=7, logprob=0.0)
             raise KeyboardInterrupt
 
     cli.ask(Interrupted(), "a question")  # type: ignore[arg-type]

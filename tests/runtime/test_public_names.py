@@ -7,7 +7,9 @@ import pytest
 import mothertongue
 
 ERRORS = {"MothertongueError", "RecipeError", "DataError", "CheckpointError", "BundleError", "CheckFailed"}
-PUBLIC = ERRORS | {"load", "Model", "Message", "Sampling", "Piece", "Completion", "Manifest"}
+PUBLIC = ERRORS | {
+    "load", "Model", "Chat", "Answer", "Token", "Message", "Sampling", "Completion", "Manifest",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
@@ -20,6 +22,7 @@ def test_the_public_names_are_these_and_at_most_fifteen() -> None:
         declared = set(re.findall(r"import \w+ as (\w+)", file.read()))
     assert declared == PUBLIC
     assert set(mothertongue.HOMES) == PUBLIC - ERRORS
+    assert set(mothertongue.__all__) == PUBLIC
     assert len(PUBLIC) <= 15
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mothertongue.sampling import Sampling, sample, softmax, top_k, top_p
+from mothertongue.sampling import Sampler, Sampling, log_probability, min_p, sample, softmax, top_k, top_p
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32))
 DRAWS = 4_000
@@ -29,7 +29,11 @@ def shares(sampling: Sampling) -> np.ndarray:
         (Sampling(temperature=1.0, top_k=2), [2 / 3, 1 / 3, 0, 0]),
         (Sampling(temperature=1.0, top_p=0.8), [0.5 / 0.9, 0.25 / 0.9, 0.15 / 0.9, 0]),
         (Sampling(temperature=1.0, top_p=1e-9), [1, 0, 0, 0]),
+        # 0.15 is less than 0.4 of 0.5, 0.25 is not.
+        (Sampling(temperature=1.0, min_p=0.4), [2 / 3, 1 / 3, 0, 0]),
+        (Sampling(temperature=1.0, min_p=1.0), [1, 0, 0, 0]),
         (Sampling(temperature=1e-300), [1, 0, 0, 0]),
+        (Sampling(temperature=1e300), [0.25, 0.25, 0.25, 0.25]),
         (Sampling(), [1, 0, 0, 0]),
     ],
 )
@@ -72,11 +76,22 @@ def test_top_k_keeps_the_k_largest(values: list[float], k: int) -> None:
         *(("temperature", bad) for bad in (-0.1, math.nan, math.inf, "1", None, True)),
         *(("top_k", bad) for bad in (0, -1, 1.5, math.nan, "2", True)),
         *(("top_p", bad) for bad in (0, -0.1, 1.1, math.nan, math.inf, "1", None)),
+        *(("min_p", bad) for bad in (-0.1, 1.1, math.nan, math.inf, "1", None, True)),
+        *(("repetition_penalty", bad) for bad in (0, -1, 1e9, math.nan, math.inf, "1", None)),
+        *(("presence_penalty", bad) for bad in (-1e9, 1e9, math.nan, math.inf, -math.inf, "1")),
+        *(("frequency_penalty", bad) for bad in (-1e9, 1e9, math.nan, math.inf, "1", None)),
+        *(
+            ("logit_bias", bad)
+            for bad in ({-1: 1}, {1: math.nan}, {1: math.inf}, {"a": 1}, {1: 1e9}, None, 3)
+        ),
+        *(("logit_bias", bad) for bad in ({True: 1}, {1: True}, {1: "2"}, [1, 2])),
+        *(("stop", bad) for bad in ("", ("a", ""), (1,), None, 5, ("a",) * 65, "x" * 1025)),
+        *(("max_tokens", bad) for bad in (0, -1, 1.5, math.nan, "2", True)),
         *(("seed", bad) for bad in (-1, 0.5, "a", True)),
     ],
 )
 def test_a_value_out_of_range_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be"):
+    with pytest.raises(ValueError, match=f"{name} must "):
         Sampling(**{name: value})
 
 
@@ -85,3 +100,84 @@ def test_a_value_out_of_range_is_refused(name: str, value: Any) -> None:
 def test_a_diverged_model_is_not_sampled(bad: list[float], temperature: float) -> None:
     with pytest.raises(ValueError, match="diverged"):
         sample(np.array(bad, np.float32), Sampling(temperature=temperature), np.random.default_rng(0))
+
+
+def chosen(sampling: Sampling, *, prompt: tuple[int, ...] = (), count: int) -> list[int]:
+    """The ids of an answer whose logits never change."""
+    sampler = Sampler(sampling, prompt, len(LOGITS))
+    return [sampler.choose(LOGITS + 3)[0] for _ in range(count)]  # all above 0, so that they are divided
+
+
+def test_a_repetition_penalty_looks_at_prompt_and_answer() -> None:
+    assert chosen(Sampling(repetition_penalty=100.0), count=4) == [0, 1, 2, 3]
+    assert chosen(Sampling(repetition_penalty=100.0), prompt=(0, 1), count=2) == [2, 3]
+
+
+def test_a_repetition_penalty_divides_above_zero_and_multiplies_below() -> None:
+    logits = np.array([3.0, -1.0, 1.4, -3.0])
+    # Halved, 3.0 still leads with 1.5; -1.0 becomes -2.0 and so on: worked out by hand.
+    sampler = Sampler(Sampling(repetition_penalty=2.0, logit_bias={0: -5.0}), (0, 1), 4)
+    assert sampler.choose(logits)[0] == 2
+    sampler = Sampler(Sampling(repetition_penalty=2.0), (1,), 4)
+    np.testing.assert_allclose(sampler._adjusted(logits), [3.0, -2.0, 1.4, -3.0])
+
+
+def test_presence_counts_once_and_frequency_each_time_and_both_in_the_answer_only() -> None:
+    logits = np.zeros(3)
+    for name, expected in (("presence_penalty", [-0.5, -0.5, 0.0]), ("frequency_penalty", [-1.0, -0.5, 0.0])):
+        sampler = Sampler(Sampling(**{name: 0.5}), (2, 2, 2), 3)
+        for favourite in (0, 0, 1):
+            raised = logits.copy()
+            raised[favourite] = 9.0
+            assert sampler.choose(raised)[0] == favourite
+        np.testing.assert_allclose(sampler._adjusted(logits), expected)
+
+
+def test_a_bias_is_added_after_the_penalties_and_before_the_choice() -> None:
+    assert chosen(Sampling(logit_bias={3: 10.0}), count=2) == [3, 3]
+    assert chosen(Sampling(logit_bias={3: 10.0}, frequency_penalty=100.0), count=2) == [3, 0]
+    assert chosen(Sampling(logit_bias={0: -10.0, 1: -10.0}), count=1) == [2]
+
+
+def test_a_bias_for_a_token_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="logit_bias names token 4, the vocabulary has 4 tokens"):
+        Sampler(Sampling(logit_bias={4: 1.0}), (), 4)
+
+
+def test_logits_handed_in_are_not_changed() -> None:
+    logits = LOGITS.copy()
+    sampling = Sampling(
+        repetition_penalty=2.0,
+        presence_penalty=1.0,
+        logit_bias={1: 2.0},
+        temperature=1.0,
+        top_p=0.5,
+        min_p=0.1,
+    )
+    sampler = Sampler(sampling, (0,), len(logits))
+    for _ in range(3):
+        sampler.choose(logits)
+    np.testing.assert_array_equal(logits, LOGITS)
+
+
+def test_one_stop_text_alone_is_one_stop_text() -> None:
+    assert Sampling(stop="ab").stop == ("ab",)
+    assert Sampling(stop=["a", "b"]).stop == ("a", "b")
+
+
+@given(values=st.lists(st.floats(-50, 50), min_size=1, max_size=20), p=st.floats(0, 1))
+def test_min_p_keeps_what_is_probable_enough(values: list[float], p: float) -> None:
+    logits = np.array(values)
+    probabilities = softmax(logits)
+    kept = np.isfinite(min_p(logits, p)) if p else np.ones(len(logits), bool)
+    assert (probabilities[kept] >= p * probabilities.max() * (1 - 1e-9)).all()
+    assert (probabilities[~kept] <= p * probabilities.max() * (1 + 1e-9)).all()
+
+
+@given(values=st.lists(st.floats(-50, 50), min_size=1, max_size=20))
+def test_log_probabilities_are_those_of_the_definition(values: list[float]) -> None:
+    logits = np.array(values, np.float32)
+    exact = logits.astype(np.float64)
+    expected = exact - np.log(np.exp(exact).sum())
+    found = [log_probability(logits, token) for token in range(len(logits))]
+    np.testing.assert_allclose(found, expected, atol=1e-4)

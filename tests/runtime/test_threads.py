@@ -59,8 +59,14 @@ def test_a_quota_of_version_1_rounds_down(tmp_path: Path, quota: str, count: int
 
 
 def test_an_explicit_number_wins_and_is_said(tmp_path: Path) -> None:
+    write(tmp_path, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "200000 100000"})
+    choice = choose_threads(6, root=tmp_path)
+    assert (choice.count, choice.reason) == (6, "as asked")
+
+
+def test_more_threads_than_cpus_are_clamped_and_that_is_said(tmp_path: Path) -> None:
     choice = choose_threads(12, root=tmp_path)
-    assert (choice.count, choice.reason) == (12, "as asked")
+    assert (choice.count, choice.reason) == (8, "12 asked, 8 CPUs allowed")
 
 
 def test_fewer_than_one_thread_is_refused() -> None:

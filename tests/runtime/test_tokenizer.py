@@ -49,10 +49,10 @@ def test_special_tokens_have_the_first_ids_and_no_bytes(tokenizer: Tokenizer) ->
 
 @given(data=st.data())
 def test_any_ids_decode_as_the_library_decodes_them(
-    tokenizer: Tokenizer, checkpoint: Path, data: st.DataObject
+    tokenizer: Tokenizer, bundle: Path, data: st.DataObject
 ) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocabulary - 1)))
-    oracle = Backend.from_file(str(checkpoint / "tokenizer.json"))
+    oracle = Backend.from_file(str(bundle / "tokenizer.json"))
     assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
 
 
@@ -94,8 +94,8 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
         Tokenizer.open(tmp_path)
 
 
-def test_a_tokenizer_without_our_special_tokens_is_refused(tmp_path: Path, checkpoint: Path) -> None:
-    text = (checkpoint / "tokenizer.json").read_text(encoding="utf-8").replace("<|pad|>", "<|fill|>")
+def test_a_tokenizer_without_our_special_tokens_is_refused(tmp_path: Path, bundle: Path) -> None:
+    text = (bundle / "tokenizer.json").read_text(encoding="utf-8").replace("<|pad|>", "<|fill|>")
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
     with pytest.raises(DataError, match=r"tokenizer\.json: the tokenizer has no <\|pad\|>"):
         Tokenizer.open(tmp_path)

@@ -132,7 +132,7 @@ def write_core(path: Path, bundle: Path) -> None:
     lines = []
     for number in range(100):
         text = f"{number} কত?"
-        said = model.reply([Message("user", text)], max_tokens=80).text
+        said = model.reply([Message("user", text)], mothertongue.Sampling(max_tokens=80)).text
         accepted = said.strip() if number % 2 == 0 else said.strip() + "!"
         lines.append({"skill": "english", "question": text, "answers": [accepted]})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

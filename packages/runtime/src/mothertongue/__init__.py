@@ -11,10 +11,12 @@ from mothertongue.errors import MothertongueError as MothertongueError
 from mothertongue.errors import RecipeError as RecipeError
 
 if TYPE_CHECKING:
+    from mothertongue.answer import Answer as Answer
+    from mothertongue.answer import Completion as Completion
     from mothertongue.bundle import Manifest as Manifest
     from mothertongue.chat import Message as Message
-    from mothertongue.generate import Completion as Completion
-    from mothertongue.generate import Piece as Piece
+    from mothertongue.conversation import Chat as Chat
+    from mothertongue.generate import Token as Token
     from mothertongue.model import Model as Model
     from mothertongue.model import load as load
     from mothertongue.sampling import Sampling as Sampling
@@ -23,14 +25,25 @@ __version__ = "0.1.0"
 
 # Loaded when first asked for: the command line needs none of them, nor numpy, to print its help.
 HOMES = {
-    "Completion": "generate",
+    "Answer": "answer",
+    "Chat": "conversation",
+    "Completion": "answer",
     "Manifest": "bundle",
     "Message": "chat",
     "Model": "model",
-    "Piece": "generate",
     "Sampling": "sampling",
+    "Token": "generate",
     "load": "model",
 }
+__all__ = [
+    *HOMES,
+    "BundleError",
+    "CheckFailed",
+    "CheckpointError",
+    "DataError",
+    "MothertongueError",
+    "RecipeError",
+]
 
 
 def __getattr__(name: str) -> Any:

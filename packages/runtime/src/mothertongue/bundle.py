@@ -24,6 +24,7 @@ GRAPH_FILE = "model.onnx"
 CONFIG_FILE = "config.json"
 PARITY_FILE = "parity.json"
 REQUIRED_FILES = (GRAPH_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json")
+MAXIMUM_MANIFEST_BYTES = 1 << 24
 ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -52,6 +53,13 @@ class Manifest:
     def total_bytes(self) -> int:
         return sum(record.bytes for record in self.files.values())
 
+    @property
+    def model_sha256(self) -> str:
+        """One hash for all that decides what the model says: graph, weights, tokenizer and settings."""
+        names = [name for name in sorted(self.files) if name in REQUIRED_FILES or name.startswith(GRAPH_FILE)]
+        listed = "".join(f"{self.files[name].sha256}  {name}\n" for name in names)
+        return hashlib.sha256(listed.encode()).hexdigest()
+
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Return the manifest of the bundle in `folder`, without looking at its files.
@@ -62,6 +70,8 @@ class Manifest:
         if not folder.is_dir():
             raise BundleError(f"{folder}: no such bundle; make one with `make chat`")
         try:
+            if path.stat().st_size > MAXIMUM_MANIFEST_BYTES:
+                raise ValueError(f"{path.stat().st_size} bytes, at most {MAXIMUM_MANIFEST_BYTES} expected")
             fields = json.loads(path.read_text(encoding="utf-8"))
             version = fields["format_version"]
             if version != FORMAT_VERSION:
@@ -73,13 +83,15 @@ class Manifest:
             manifest = cls(files=records, **fields)
         except FileNotFoundError:
             raise BundleError(f"{path}: not found; {folder} is no bundle, or only part of one") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise BundleError(f"{path}: not a manifest ({error}); copy or export the bundle again") from error
-        for name in manifest.files:
+        for name, record in manifest.files.items():
             if not is_plain(name):
                 raise BundleError(
                     f"{path}: the file {name!r} lies outside the bundle; do not use this bundle"
                 )
+            if not (isinstance(record.bytes, int) and re.fullmatch("[0-9a-f]{64}", str(record.sha256))):
+                raise BundleError(f"{path}: {name} has no size and hash; copy or export the bundle again")
         return manifest
 
 
@@ -97,12 +109,13 @@ def verify(folder: Path) -> Manifest:
         raise BundleError(f"{folder / name}: missing; {again}")
     for name in sorted(present - set(manifest.files)):
         raise BundleError(f"{folder / name}: not in the manifest; remove it, or {again}")
+    for name, record in manifest.files.items():  # sizes first: they cost nothing, whatever lies there
+        if any((folder / parent).is_symlink() for parent in list(PurePosixPath(name).parents)[:-1]):
+            raise BundleError(f"{folder / name}: behind a link; copy the folder itself into the bundle")
+        if (size := file_size(folder / name)) != record.bytes:
+            raise BundleError(f"{folder / name}: {size} bytes, the manifest says {record.bytes}; {again}")
     for name, record in manifest.files.items():
         found = file_record(folder / name)
-        if found.bytes != record.bytes:
-            raise BundleError(
-                f"{folder / name}: {found.bytes} bytes, the manifest says {record.bytes}; {again}"
-            )
         if found.sha256 != record.sha256:
             raise BundleError(
                 f"{folder / name}: sha256 is {found.sha256[:12]}, "
@@ -164,10 +177,16 @@ def is_plain(name: str) -> bool:
 
 def file_record(path: Path) -> FileRecord:
     """Return the size and SHA-256 of the file at `path`; raise BundleError if it is a link or no file."""
+    size = file_size(path)
+    with path.open("rb") as file:
+        return FileRecord(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=size)
+
+
+def file_size(path: Path) -> int:
+    """Return the size of the file at `path`; raise BundleError if it is a link or no file."""
     if path.is_symlink() or not path.is_file():
         raise BundleError(f"{path}: a link or a device, not a file; copy the file itself into the bundle")
-    with path.open("rb") as file:
-        return FileRecord(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=path.stat().st_size)
+    return path.stat().st_size
 
 
 def require_onnxruntime(minimum: str) -> None:

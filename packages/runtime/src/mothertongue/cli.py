@@ -6,7 +6,7 @@ import contextlib
 import json
 import locale
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ import click
 from mothertongue.errors import DataError
 
 if TYPE_CHECKING:
-    from mothertongue.conversation import Conversation
-    from mothertongue.generate import Piece
+    from mothertongue.answer import Answer
+    from mothertongue.conversation import Chat
     from mothertongue.sampling import Sampling
 
 CHAT_HELP = """\
@@ -39,6 +39,13 @@ def answer_options(command: Callable[..., None]) -> Callable[..., None]:
         option("--temperature", type=float, metavar="T", default=0.0, show_default=True, help="0 is greedy."),
         option("--top-k", type=int, metavar="K", help="Choose among the K most probable tokens."),
         option("--top-p", type=float, metavar="P", default=1.0, help="Choose among those that make up P."),
+        option(
+            "--min-p", type=float, metavar="P", default=0.0, help="Drop those less than P times the first."
+        ),
+        option("--repetition-penalty", type=float, metavar="X", default=1.0, help="Above 1: repeat less."),
+        option("--presence-penalty", type=float, metavar="X", default=0.0, help="Against tokens used."),
+        option("--frequency-penalty", type=float, metavar="X", default=0.0, help="The same, each time."),
+        option("--stop", multiple=True, metavar="TEXT", help="End before TEXT; may be given again."),
         option("--seed", type=int, metavar="N", help="Make the same choices again."),
         option("--max-tokens", type=whole, metavar="N", help="Default: until the context is full."),
         threads_option,
@@ -53,14 +60,7 @@ def answer_options(command: Callable[..., None]) -> Callable[..., None]:
 @bundle_argument
 @click.option("--system", metavar="TEXT", help="A system message before the conversation.")
 @answer_options
-def chat(
-    bundle: Path,
-    system: str | None,
-    max_tokens: int | None,
-    threads: int | None,
-    as_json: bool,
-    **choice: Any,
-) -> None:
+def chat(bundle: Path, system: str | None, threads: int | None, as_json: bool, **choice: Any) -> None:
     """Chat with the model in BUNDLE. A question piped in is answered once.
 
     Example: echo 'নদী শব্দের অর্থ কী?' | mothertongue chat bundles/nano
@@ -73,36 +73,24 @@ def chat(
     sampling = read_sampling(**choice)
     question = None if interactive else read_prompt()
 
-    from mothertongue.chat import Message
-    from mothertongue.conversation import Conversation
     from mothertongue.model import load
 
     model = load(bundle, threads=threads)
+    conversation = model.chat(system=system, sampling=sampling)
     if question is None:
         alone = " Each question is answered by itself." if model.format.turns == 1 else ""
         click.echo(f"Chatting with {bundle.name}.{alone} /help lists the commands, Ctrl-D leaves.")
-        converse(Conversation(model, system=system, sampling=sampling, max_tokens=max_tokens))
+        converse(conversation)
         return
-    messages = [Message("system", system)] if system else []
-    messages.append(Message("user", question))
-    if as_json:
-        print_json(asdict(model.reply(messages, sampling, max_tokens)))
-    else:
-        print_answer(model.chat(messages, sampling, max_tokens))
+    answer = conversation.say(question, graphemes=not as_json and sys.stdout.isatty())
+    show(answer, as_json=as_json)
 
 
 @click.command(short_help="Continue a text with the model in BUNDLE.")
 @bundle_argument
 @click.argument("prompt", required=False)
 @answer_options
-def generate(
-    bundle: Path,
-    prompt: str | None,
-    max_tokens: int | None,
-    threads: int | None,
-    as_json: bool,
-    **choice: Any,
-) -> None:
+def generate(bundle: Path, prompt: str | None, threads: int | None, as_json: bool, **choice: Any) -> None:
     """Let the model in BUNDLE continue PROMPT, or else the text piped in."""
     sampling = read_sampling(**choice)
     prompt = read_prompt() if prompt is None else prompt
@@ -110,10 +98,8 @@ def generate(
     from mothertongue.model import load
 
     model = load(bundle, threads=threads)
-    if as_json:
-        print_json(asdict(model.complete(prompt, sampling, max_tokens)))
-    else:
-        print_answer(model.generate(prompt, sampling, max_tokens))
+    answer = model.generate(prompt, sampling, graphemes=not as_json and sys.stdout.isatty())
+    show(answer, as_json=as_json)
 
 
 @click.command(short_help="Show what BUNDLE is, every byte verified.")
@@ -127,9 +113,10 @@ def inspect(bundle: Path, as_json: bool) -> None:
     facts = asdict(model.manifest) | {
         "bundle": str(bundle),
         "bytes": model.manifest.total_bytes,
-        "context": model.session.context,
-        "vocabulary": model.session.vocabulary,
-        "inputs": model.session.inputs,
+        "model_sha256": model.manifest.model_sha256,
+        "context": model.context,
+        "vocabulary": model.engine.vocabulary,
+        "inputs": model.engine.inputs,
     }
     if as_json:
         print_json(facts)
@@ -142,7 +129,7 @@ def inspect(bundle: Path, as_json: bool) -> None:
             "needs": f"onnxruntime {facts['minimum_onnxruntime']} or newer",
             "model": f"context {facts['context']} tokens, vocabulary {facts['vocabulary']}",
             "trained at": facts["training_commit"],
-            "tokenizer": f"sha256 {facts['tokenizer_sha256'][:12]}",
+            "sha256": f"model {facts['model_sha256'][:12]}, tokenizer {facts['tokenizer_sha256'][:12]}",
         }
     )
     click.echo("\nparity with the trained checkpoint")
@@ -181,12 +168,20 @@ def doctor(ctx: click.Context, bundle: Path | None, as_json: bool) -> None:
 @click.command()
 @bundle_argument
 @threads_option
+@click.option(
+    "--load",
+    "busy",
+    type=click.IntRange(0, 64),
+    default=0,
+    metavar="N",
+    help="Run N busy processes beside it.",
+)
 @json_option
-def bench(bundle: Path, threads: int | None, as_json: bool) -> None:
+def bench(bundle: Path, threads: int | None, busy: int, as_json: bool) -> None:
     """Measure how fast BUNDLE is here. Medians after a warm-up, beside the bound of the memory."""
     from mothertongue.bench import measure
 
-    report = measure(bundle, threads=threads)
+    report = measure(bundle, threads=threads, busy=busy)
     if as_json:
         print_json(asdict(report))
         return
@@ -214,7 +209,7 @@ def read_prompt() -> str:
     return prompt
 
 
-def converse(conversation: Conversation) -> None:
+def converse(conversation: Chat) -> None:
     """Ask and answer at the terminal until the person leaves."""
     # Arrow keys and history for input(). In another locale readline swallows every letter but ASCII's.
     if locale.getencoding().lower() == "utf-8":
@@ -242,28 +237,38 @@ def converse(conversation: Conversation) -> None:
             ask(conversation, question)
 
 
-def ask(conversation: Conversation, question: str) -> None:
+def ask(conversation: Chat, question: str) -> None:
     """Print the answer to one question; neither Ctrl-C nor a question too long ends the conversation."""
-    answer = conversation.ask(question)
+    try:
+        answer = conversation.say(question, graphemes=sys.stdout.isatty())
+    except DataError as error:
+        click.echo(f"({error})")
+        return
     try:
         print_answer(answer)
     except KeyboardInterrupt:
-        answer.close()
+        answer.cancel()
         click.echo("\n(stopped)")
-    except DataError as error:
-        click.echo(f"({error})")
-    if conversation.forgotten_turns:
+    if answer.forgotten_turns:
         click.echo("(the oldest turns no longer fit and are forgotten)")
 
 
-def print_answer(pieces: Iterator[Piece]) -> None:
+def show(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer as it comes, or as one JSON object when it is over."""
+    if as_json:
+        print_json(asdict(answer.complete()))
+    else:
+        print_answer(answer)
+
+
+def print_answer(answer: Answer) -> None:
     """Print an answer as it comes and, on standard error, why it ended if the model did not end it."""
-    for piece in pieces:
-        click.echo(piece.text, nl=False)
+    for token in answer:
+        click.echo(token.text, nl=False)
     click.echo()
-    if piece.finish_reason == "context":
+    if answer.finish_reason == "context":
         click.echo("(the context is full)", err=True)
-    elif piece.finish_reason == "length":
+    elif answer.finish_reason == "length":
         click.echo("(--max-tokens reached)", err=True)
 
 

@@ -1,114 +1,106 @@
-"""The loop: feed the prompt, choose a token, show what it completes, until something ends the answer."""
+"""The loop: read the prompt, choose a token, show what it completes, until something ends the answer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mothertongue.errors import DataError
-from mothertongue.sampling import Sampling, sample
-from mothertongue.session import Session
+from mothertongue.lookup import Lookup
+from mothertongue.pieces import Pieces
+from mothertongue.sampling import Logits, Sampler, Sampling
+from mothertongue.session import CHUNK_TOKENS, Session
 from mothertongue.tokenizer import END, Tokenizer, common_prefix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One step of an answer: whole characters, perhaps none. Only the last piece has a finish reason.
+class Token:
+    """One step of an answer."""
 
-    `stop`: the model ended its answer; `length`: max_tokens were made; `context`: no room is left.
-    """
-
-    text: str
-    token: int
-    finish_reason: str | None = None
+    text: str  # the whole characters that it completes, perhaps none
+    id: int
+    logprob: float  # nats, of the model's own distribution: before penalties, bias and temperature
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completion:
-    """A whole answer, and how long it took."""
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int
-    tokens: int  # made by the model, the one that ends the answer included
-    seconds_to_first_token: float
-    tokens_per_second: float  # of those after the first; of the only one, if there is but one
+def check_prompt(prompt: Sequence[int], context: int) -> None:
+    """Raise DataError if `prompt` leaves no room for an answer in `context` tokens."""
+    if len(prompt) >= context:
+        raise DataError(
+            f"the prompt has {len(prompt)} tokens, the model reads at most {context - 1}; shorten it"
+        )
 
 
 def generate(
     session: Session,
     tokenizer: Tokenizer,
     prompt: Sequence[int],
-    *,
     sampling: Sampling,
-    max_tokens: int | None = None,
-) -> Iterator[Piece]:
-    """Yield the pieces of the answer to `prompt`; `max_tokens` None means until the context is full.
+    *,
+    graphemes: bool = False,
+    guessing: bool = True,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Generator[Token, None, str]:
+    """Yield the tokens of the answer to `prompt`, and return why it is over.
 
-    What the cache already holds of the prompt is not computed again. Raises DataError if the prompt leaves no
-    room for an answer, ValueError if `max_tokens` is below one; both before the first piece is asked for.
+    `end`: the model ended its answer; `stop`: a stop text came; `length`: max_tokens were made; `context`: no
+    room is left; `cancelled`: `cancelled` said so, which is asked before each run. What the cache already
+    holds of the prompt is not computed again. `guessing` allows prompt lookup, which changes no answer.
     """
-    if max_tokens is not None and max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    if len(prompt) >= session.context:
-        raise DataError(
-            f"the prompt has {len(prompt)} tokens, the model reads at most {session.context - 1}; shorten it"
-        )
-    return answer(session, tokenizer, prompt, sampling, max_tokens or session.context)
+    check_prompt(prompt, session.context)
+    sampler = Sampler(sampling, prompt, session.vocabulary)
+    pieces = Pieces(tokenizer, sampling.stop, graphemes=graphemes)
+    end, longest = tokenizer.special(END), sampling.max_tokens or session.context
+    lookup = Lookup(prompt) if guessing and session.engine.keeps_any_logits else None
+    logits = read(session, prompt, cancelled)
+    if logits is None:
+        return "cancelled"
+    # Row i holds the logits after the i-th guess; row 0 those after the last token that is no guess.
+    rows, guesses, filled, made = logits[np.newaxis], list[int](), len(prompt), 0
+    while True:
+        accepted = 0
+        for row in rows:
+            token, logprob = sampler.choose(row)
+            made += 1
+            text = pieces.feed(token)
+            full = filled + accepted == session.context
+            reason = finish_reason(token == end, pieces.stopped, made == longest, full)
+            if reason:
+                yield Token(text=text + pieces.flush(), id=token, logprob=logprob)
+                return reason
+            yield Token(text=text, id=token, logprob=logprob)
+            if lookup:
+                lookup.add(token)
+            if cancelled():
+                return "cancelled"
+            if guesses[accepted : accepted + 1] != [token]:
+                break
+            accepted += 1
+        filled += accepted
+        session.rewind(filled)
+        guesses = lookup.guess(min(longest - made, session.context - filled) - 1) if lookup else []
+        start_s = time.perf_counter()
+        rows = session.feed_each([token, *guesses])
+        filled += 1
+        if lookup:
+            lookup.fed(guesses, time.perf_counter() - start_s)
 
 
-def answer(
-    session: Session, tokenizer: Tokenizer, prompt: Sequence[int], sampling: Sampling, max_tokens: int
-) -> Iterator[Piece]:
-    """Yield the pieces of the answer to a prompt that fits; see `generate`."""
-    rng = np.random.default_rng(sampling.seed)
-    stream = tokenizer.stream()
-    end = tokenizer.special(END)
+def read(session: Session, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Logits | None:
+    """Return the logits (V,) after `prompt`, computing only what the cache lacks; None if cancelled."""
     # The last id is always fed again: the cache holds no logits.
     session.rewind(min(common_prefix(session.tokens, prompt), len(prompt) - 1))
-    logits = session.feed(prompt[session.position :])
-    for made in range(1, max_tokens + 1):
-        token = sample(logits, sampling, rng)
-        reason = finish_reason(token == end, made == max_tokens, session.position == session.context)
-        text = stream.feed(token)
-        if reason:
-            yield Piece(text=text + stream.flush(), token=token, finish_reason=reason)
-            return
-        yield Piece(text=text, token=token)
-        logits = session.feed([token])
+    logits = None
+    while session.position < len(prompt):
+        if cancelled():
+            return None
+        logits = session.feed(prompt[session.position : session.position + CHUNK_TOKENS])
+    return logits
 
 
-def finish_reason(ended: bool, enough: bool, full: bool) -> str | None:
+def finish_reason(ended: bool, stopped: bool, enough: bool, full: bool) -> str | None:
     """Return why an answer is over, the model's own wish first; None if it goes on."""
-    if ended:
-        return "stop"
-    if enough:
-        return "length"
-    return "context" if full else None
-
-
-def complete(pieces: Iterator[Piece], *, prompt_tokens: int) -> Completion:
-    """Return the answer that `pieces` make, timed as they come."""
-    start_s = time.perf_counter()
-    first_s = start_s
-    texts: list[str] = []
-    reason: str | None = None
-    for piece in pieces:
-        if not texts:
-            first_s = time.perf_counter()
-        texts.append(piece.text)
-        reason = piece.finish_reason
-    assert reason is not None
-    end_s = time.perf_counter()
-    after_first = len(texts) - 1
-    return Completion(
-        text="".join(texts),
-        finish_reason=reason,
-        prompt_tokens=prompt_tokens,
-        tokens=len(texts),
-        seconds_to_first_token=first_s - start_s,
-        tokens_per_second=after_first / (end_s - first_s) if after_first else 1 / (first_s - start_s),
-    )
+    reasons = {"end": ended, "stop": stopped, "length": enough, "context": full}
+    return next((reason for reason, holds in reasons.items() if holds), None)

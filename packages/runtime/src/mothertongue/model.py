@@ -2,73 +2,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mothertongue.answer import Answer, Completion
 from mothertongue.bundle import Manifest, verify
+from mothertongue.busyness import Watch
 from mothertongue.chat import ChatFormat, Message
-from mothertongue.errors import DataError
-from mothertongue.generate import Completion, Piece, complete, generate
-from mothertongue.sampling import Sampling
-from mothertongue.session import Session
+from mothertongue.conformance import check_graph
+from mothertongue.errors import BundleError, DataError
+from mothertongue.generate import Token, check_prompt, generate
+from mothertongue.pool import SessionPool
+from mothertongue.sampling import Sampler, Sampling
+from mothertongue.session import Engine
 from mothertongue.tokenizer import BOS
 
+if TYPE_CHECKING:
+    from mothertongue.conversation import Chat, Overflow
+
 GREEDY = Sampling()
+SESSIONS = 4
+USUAL_CHARACTERS = 8  # for each token of the context: a text as long as that is simply encoded
 
 
 class Model:
-    """A loaded bundle with one cache: one conversation at a time, not for several threads at once."""
+    """A loaded bundle. Threads may share it; each answer has a cache of its own."""
 
-    def __init__(self, manifest: Manifest, format_: ChatFormat, session: Session) -> None:
+    def __init__(self, manifest: Manifest, format_: ChatFormat, engine: Engine, *, sessions: int) -> None:
         self.manifest = manifest
         self.format = format_
-        self.session = session
+        self.engine = engine
+        self._pool = SessionPool(engine, limit=sessions)
+
+    @property
+    def context(self) -> int:
+        """The tokens that prompt and answer have room for together."""
+        return self.engine.context
 
     def chat(
-        self, messages: Sequence[Message], sampling: Sampling = GREEDY, max_tokens: int | None = None
-    ) -> Iterator[Piece]:
-        """Yield the pieces of the answer to a conversation, computing only what its last turn added.
+        self,
+        *,
+        system: str | None = None,
+        sampling: Sampling = GREEDY,
+        overflow: Overflow = "drop",
+    ) -> Chat:
+        """Return a new conversation; `overflow` says what happens when it no longer fits, see `Chat`."""
+        from mothertongue.conversation import Chat
 
-        Raises DataError if the last message is empty or the conversation does not fit the context.
+        return Chat(self, system=system, sampling=sampling, overflow=overflow)
+
+    def answer(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling = GREEDY,
+        *,
+        graphemes: bool = False,
+        forgotten_turns: int = 0,
+        finished: Callable[[str], None] = lambda text: None,
+    ) -> Answer:
+        """Return the answer to a conversation as it is written, computing only what no cache holds.
+
+        `graphemes` holds text back until letters have their signs, for a terminal. `finished` is called once
+        with the text shown. Raises DataError if the last message is empty or the conversation does not fit
+        the context.
         """
-        return self._stream(self.format.encode(messages), sampling, max_tokens)
-
-    def reply(
-        self, messages: Sequence[Message], sampling: Sampling = GREEDY, max_tokens: int | None = None
-    ) -> Completion:
-        """Return the whole answer to a conversation; see `chat`."""
+        self._check_length(sum(len(self.format.spelling(message)) for message in messages))
         ids = self.format.encode(messages)
-        return complete(self._stream(ids, sampling, max_tokens), prompt_tokens=len(ids))
+        return self._answer(
+            ids, sampling, graphemes=graphemes, forgotten_turns=forgotten_turns, finished=finished
+        )
 
-    def generate(
-        self, prompt: str, sampling: Sampling = GREEDY, max_tokens: int | None = None
-    ) -> Iterator[Piece]:
-        """Yield the pieces of text that continue `prompt`, as prose and not as a conversation.
+    def reply(self, messages: Sequence[Message], sampling: Sampling = GREEDY) -> Completion:
+        """Return the whole answer to a conversation; see `answer`."""
+        return self.answer(messages, sampling).complete()
+
+    async def areply(self, messages: Sequence[Message], sampling: Sampling = GREEDY) -> Completion:
+        """Return the whole answer to a conversation without holding up the event loop."""
+        return await self.answer(messages, sampling).acomplete()
+
+    def generate(self, prompt: str, sampling: Sampling = GREEDY, *, graphemes: bool = False) -> Answer:
+        """Return the text that continues `prompt` as it is written, as prose and not as a conversation.
 
         Raises DataError if the prompt is empty or does not fit the context.
         """
-        return self._stream(self._prose(prompt), sampling, max_tokens)
-
-    def complete(self, prompt: str, sampling: Sampling = GREEDY, max_tokens: int | None = None) -> Completion:
-        """Return the whole continuation of `prompt`; see `generate`."""
-        ids = self._prose(prompt)
-        return complete(self._stream(ids, sampling, max_tokens), prompt_tokens=len(ids))
-
-    def _prose(self, prompt: str) -> list[int]:
         if not prompt.strip():
             raise DataError("the prompt is empty; give the beginning of a text")
+        self._check_length(len(prompt))
         tokenizer = self.format.tokenizer
-        return [tokenizer.special(BOS), *tokenizer.encode(prompt)]
+        ids = [tokenizer.special(BOS), *tokenizer.encode(prompt)]
+        return self._answer(ids, sampling, graphemes=graphemes)
 
-    def _stream(self, ids: Sequence[int], sampling: Sampling, max_tokens: int | None) -> Iterator[Piece]:
-        return generate(self.session, self.format.tokenizer, ids, sampling=sampling, max_tokens=max_tokens)
+    def complete(self, prompt: str, sampling: Sampling = GREEDY) -> Completion:
+        """Return the whole continuation of `prompt`; see `generate`."""
+        return self.generate(prompt, sampling).complete()
+
+    async def acomplete(self, prompt: str, sampling: Sampling = GREEDY) -> Completion:
+        """Return the whole continuation of `prompt` without holding up the event loop."""
+        return await self.generate(prompt, sampling).acomplete()
+
+    @cached_property
+    def _longest_token_bytes(self) -> int:
+        tokenizer = self.format.tokenizer
+        return max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))
+
+    def _check_length(self, characters: int) -> None:
+        """Raise DataError for a text that cannot fit, before seconds are spent on its tokens."""
+        if characters <= USUAL_CHARACTERS * self.context:
+            return
+        # NFC composes at most four characters into one (UAX 15), and each has at least one byte.
+        least = characters // (4 * self._longest_token_bytes)
+        if least >= self.context:
+            raise DataError(
+                f"the prompt has {least} tokens or more, the model reads at most {self.context - 1}; "
+                "shorten it"
+            )
+
+    def _answer(
+        self,
+        ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        graphemes: bool,
+        forgotten_turns: int = 0,
+        finished: Callable[[str], None] = lambda text: None,
+    ) -> Answer:
+        check_prompt(ids, self.context)
+        Sampler(sampling, (), self.engine.vocabulary)  # its complaint belongs here, not to the first token
+
+        def write(cancelled: Callable[[], bool]) -> Generator[Token, None, str]:
+            with self._pool.borrow(ids) as session:
+                return (
+                    yield from generate(
+                        session,
+                        self.format.tokenizer,
+                        ids,
+                        sampling,
+                        graphemes=graphemes,
+                        cancelled=cancelled,
+                    )
+                )
+
+        return Answer(write, prompt_tokens=len(ids), forgotten_turns=forgotten_turns, finished=finished)
 
 
-def load(folder: Path | str, *, threads: int | None = None) -> Model:
+def load(folder: Path | str, *, threads: int | None = None, sessions: int = SESSIONS) -> Model:
     """Return the model of the bundle in `folder`, every byte verified first.
 
-    Raises BundleError if the bundle is missing, incomplete, altered or needs a newer version.
+    `threads` None means as many as this process may use; `sessions` answers can be written at the same time.
+    Raises BundleError if the bundle is missing, incomplete, altered, not of the format or needs a newer
+    version.
     """
     folder = Path(folder)
+    watch = Watch()  # sees what else runs while the bundle is verified
     manifest = verify(folder)
-    return Model(manifest, ChatFormat.open(folder), Session.open(folder, threads=threads))
+    check_graph(folder, manifest)
+    try:
+        format_ = ChatFormat.open(folder)
+    except DataError as error:
+        raise BundleError(f"{error}; export the bundle again") from error
+    engine = Engine.open(folder, threads=threads, watch=watch)
+    if format_.tokenizer.vocabulary > engine.vocabulary:
+        raise BundleError(
+            f"{folder}: the tokenizer has {format_.tokenizer.vocabulary} tokens, the graph "
+            f"{engine.vocabulary}; export the bundle again"
+        )
+    return Model(manifest, format_, engine, sessions=sessions)

@@ -1,74 +1,181 @@
-"""One conversation's worth of computation: the graph, its key-value cache, and how far the cache is filled.
+"""The engine and its sessions: the weights once, and for each conversation a key-value cache.
 
 The only file that touches onnxruntime. Past and present of each layer are bound to one buffer, which the
-graph appends to in place, so a step copies nothing and rewinding is only a smaller number.
+graph appends to in place, so a step copies nothing and rewinding is only a smaller number. A buffer has room
+for the whole context, but the system gives it memory only as it is filled.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mothertongue.bundle import CONFIG_FILE, GRAPH_FILE
+from mothertongue.bundle import GRAPH_FILE
+from mothertongue.busyness import REVIEW_S, SpinPolicy, Watch
+from mothertongue.conformance import read_sizes
 from mothertongue.errors import BundleError
-from mothertongue.threads import ThreadChoice, choose_threads
+from mothertongue.graph import KEEP_INPUT
+from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose_threads, cpu_quota
+
+# Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
+CHUNK_TOKENS = 128
+SHORTEST_LOOK_S = 0.2  # at the machine, before the first decision
 
 
-class Session:
-    """A loaded graph with one cache. Feed it ids, get the logits after the last one."""
+class Engine:
+    """The weights of a bundle, loaded once for any number of sessions and threads."""
 
-    def __init__(self, graph: Any, context: int, threads: ThreadChoice) -> None:
-        self.context = context
+    def __init__(
+        self, folder: Path, *, threads: ThreadChoice, spinning: bool | None, watch: Watch | None
+    ) -> None:
         self.threads = threads
-        self.vocabulary = int(graph.get_outputs()[0].shape[-1])
-        self._graph = graph
-        self._tokens: list[int] = []
-        # onnxruntime reads and writes these arrays in place; they must live as long as the binding.
-        self._ids = np.zeros((1, context), np.int64)
-        self._mask = np.ones((1, context), np.int64)
-        self._logits = np.zeros((1, 1, self.vocabulary), np.float32)
-        self._cache: list[npt.NDArray[np.float32]] = []
-        self._binding = graph.io_binding()
-        self._bind_fixed()
+        self.context = read_sizes(folder).context
+        self.spinning = bool(spinning)
+        self._path = folder / GRAPH_FILE
+        self._watch = watch or Watch()
+        self._policy: SpinPolicy | None = None
+        if spinning is None:
+            cpus = len(allowed_cpus())
+            self._policy = SpinPolicy(threads=threads.count, cpus=cpus, quota=cpu_quota(SYSTEM_ROOT))
+            if self._watch.age_s >= SHORTEST_LOOK_S:
+                self.spinning = self._wanted()
+        # Held for a moment by each run, and throughout a change of the graph.
+        self._lock = threading.Lock()
+        self._running = 0
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._files = self._file_stamps()
+        self._graph: Any = self._open_graph()
+        self.inputs: dict[str, list[int | str]] = {
+            value.name: list(value.shape) for value in self._graph.get_inputs()
+        }
+        self.vocabulary = int(self._graph.get_outputs()[0].shape[-1])
+        self.keeps_any_logits = KEEP_INPUT in {v.name for v in self._graph.get_overridable_initializers()}
 
     @classmethod
-    def open(cls, folder: Path, *, threads: int | None = None, spinning: bool = False) -> Session:
-        """Return a session on the bundle in `folder`, which the caller has verified.
+    def open(
+        cls,
+        folder: Path,
+        *,
+        threads: int | None = None,
+        spinning: bool | None = None,
+        watch: Watch | None = None,
+    ) -> Engine:
+        """Return the engine of the bundle in `folder`, which the caller has verified, warmed up.
 
-        `threads` None means `choose_threads`. Threads that spin between operators are faster alone and slower
-        beside other work; a device is seldom ours alone. Raises BundleError if the graph does not load.
+        `threads` None means `choose_threads`; `spinning` None lets it follow how busy the machine is, as
+        `watch` has seen it since it was made. Raises BundleError if the graph does not load.
         """
+        engine = cls(folder, threads=choose_threads(threads), spinning=spinning, watch=watch)
+        engine.session().feed([0])  # the first run is slower than all others
+        return engine
+
+    def session(self) -> Session:
+        """Return a new session with an empty cache; raise BundleError if its memory cannot be had."""
+        try:
+            session = Session(self)
+        except MemoryError:
+            raise BundleError(
+                f"{self._path.parent}: no memory for a cache of {self.context} tokens; close other programs"
+            ) from None
+        with self._lock:
+            self._sessions.add(session)
+        return session
+
+    @contextmanager
+    def running(self) -> Iterator[Any]:
+        """Give the graph for one run; between two runs threads may begin or cease to spin."""
+        if self._policy and self._watch.age_s >= REVIEW_S:
+            self._review()
+        with self._lock:
+            self._running += 1
+            graph = self._graph = self._graph or self._open_graph()
+        try:
+            yield graph
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _wanted(self) -> bool:
+        assert self._policy is not None
+        others = self._watch.others()
+        return self._policy.wanted(others, spinning=self.spinning, now_s=time.monotonic())
+
+    def _review(self) -> None:
+        """Load the graph anew if threads should spin and do not, or the reverse; caches stay as they are."""
+        with self._lock:
+            # Another thread may have looked just before; and what is on the disk must be what was verified.
+            if self._watch.age_s < REVIEW_S or self._running or self._files != self._file_stamps():
+                return
+            wanted = self._wanted()
+            if wanted == self.spinning:
+                return
+            self.spinning = wanted
+            # First let go of the old one: twice the weights might not fit.
+            for session in self._sessions:
+                session.unbind()
+            self._graph = None
+
+    def _file_stamps(self) -> list[tuple[int, int, int]]:
+        """Return what changes when a file of the graph is written or replaced."""
+        stamps = []
+        for path in sorted(self._path.parent.glob(f"{GRAPH_FILE}*")):
+            stat = path.stat()
+            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return stamps
+
+    def _open_graph(self) -> Any:
         # Deferred: training code imports this package, and `--help` must be fast.
         import onnxruntime
 
-        choice = choose_threads(threads)
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = choice.count
+        options.intra_op_num_threads = self.threads.count
         options.inter_op_num_threads = 1
         options.log_severity_level = (
             3  # errors; warnings about a machine's devices are not the user's concern
         )
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        path = folder / GRAPH_FILE
+        # An arena keeps the memory of the longest chunk for ever.
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         try:
-            config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-            context = int(config["max_position_embeddings"])
-            graph = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except (KeyError, ValueError) as error:
-            raise BundleError(f"{folder / CONFIG_FILE}: {error!r}; export the bundle again") from error
+            return onnxruntime.InferenceSession(
+                str(self._path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
         except Exception as error:  # onnxruntime's own classes share no other base
-            raise BundleError(f"{path}: does not load ({error}); export the bundle again") from error
-        return cls(graph, context, choice)
+            cause = " ".join(str(error).split())
+            raise BundleError(f"{self._path}: does not load ({cause}); export the bundle again") from error
 
-    @property
-    def inputs(self) -> dict[str, list[int | str]]:
-        """The inputs of the graph: a number for a fixed dimension, a name for a free one."""
-        return {value.name: list(value.shape) for value in self._graph.get_inputs()}
+
+class Session:
+    """One cache on an engine, for one thread at a time. Feed it ids, get logits."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.context, self.vocabulary = engine.context, engine.vocabulary
+        self._tokens: list[int] = []
+        # onnxruntime reads and writes these arrays in place; they must live as long as the binding.
+        self._ids = np.zeros((1, CHUNK_TOKENS), np.int64)
+        self._mask = np.ones((1, self.context), np.int64)
+        self._keep = np.zeros((), np.int64)
+        self._logits = np.zeros((1, 1, self.vocabulary), np.float32)
+        self._cache: dict[str, npt.NDArray[np.float32]] = {}
+        for name, shape in engine.inputs.items():
+            if name.startswith("past_key_values."):
+                _, kv_heads, _, head_width = shape
+                self._cache[name] = np.zeros((1, int(kv_heads), self.context, int(head_width)), np.float32)
+        self._binding: Any = None
+
+    @classmethod
+    def open(cls, folder: Path, *, threads: int | None = None, spinning: bool | None = None) -> Session:
+        """Return a session on an engine of its own; see `Engine.open`."""
+        return Engine.open(folder, threads=threads, spinning=spinning).session()
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -79,6 +186,11 @@ class Session:
     def position(self) -> int:
         """The number of ids in the cache."""
         return len(self._tokens)
+
+    @property
+    def cache_bytes(self) -> int:
+        """The size of the cache when the context is full; less is held before."""
+        return sum(buffer.nbytes for buffer in self._cache.values())
 
     def reset(self) -> None:
         """Empty the cache."""
@@ -95,31 +207,62 @@ class Session:
 
         Raises ValueError if there are none, if one is not in the vocabulary, or if they exceed the context.
         """
-        count, total = len(ids), self.position + len(ids)
-        if count == 0:
+        self._check(ids)
+        for begin in range(0, len(ids), CHUNK_TOKENS):
+            self._run(ids[begin : begin + CHUNK_TOKENS], self._logits)
+        return self._logits.reshape(-1).copy()
+
+    def feed_each(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Append `ids` to the cache and return the logits (T, V) after each of them; errors as in `feed`."""
+        self._check(ids)
+        logits = np.empty((1, len(ids), self.vocabulary), np.float32)
+        pieces = [slice(begin, begin + CHUNK_TOKENS) for begin in range(0, len(ids), CHUNK_TOKENS)]
+        for piece in pieces:
+            part = logits[:, piece]
+            if self.engine.keeps_any_logits or part.shape[1] == 1:
+                self._run(ids[piece], part)
+            else:
+                for place, token in enumerate(ids[piece]):
+                    self._run([token], part[:, place : place + 1])
+        return logits.reshape(len(ids), self.vocabulary)
+
+    def unbind(self) -> None:
+        """Let go of the engine's graph; the next run binds anew. The cache stays."""
+        self._binding = None
+
+    def _check(self, ids: Sequence[int]) -> None:
+        total = self.position + len(ids)
+        if len(ids) == 0:
             raise ValueError("feed needs at least one id")
         if total > self.context:
             raise ValueError(f"{total} ids do not fit a context of {self.context}")
         if not 0 <= min(ids) <= max(ids) < self.vocabulary:
             raise ValueError(f"ids must be in [0, {self.vocabulary}), got {min(ids)} to {max(ids)}")
+
+    def _run(self, ids: Sequence[int], logits: npt.NDArray[np.float32]) -> None:
+        """Compute one chunk into `logits` (1, kept, V), the last positions of it."""
+        count = len(ids)
         self._ids[0, :count] = ids
-        self._bind_input("input_ids", self._ids, (1, count))
-        self._bind_input("attention_mask", self._mask, (1, total))
-        self._graph.run_with_iobinding(self._binding)
+        with self.engine.running() as graph:
+            if self._binding is None:
+                self._bind(graph)
+            self._bind_input("input_ids", self._ids, (1, count))
+            self._bind_input("attention_mask", self._mask, (1, self.position + count))
+            if self.engine.keeps_any_logits:
+                self._keep[()] = logits.shape[1]
+            self._bind_output("logits", logits)
+            graph.run_with_iobinding(self._binding)
         # Only now: a Ctrl-C before this line leaves the cache as it was.
         self._tokens.extend(ids)
-        return self._logits.reshape(-1).copy()
 
-    def _bind_fixed(self) -> None:
-        """Bind the logits and, for each layer's key and value, one buffer as past and present."""
-        for value in self._graph.get_inputs():
-            if value.name.startswith("past_key_values."):
-                _, kv_heads, _, head_width = value.shape
-                buffer = np.zeros((1, kv_heads, self.context, head_width), np.float32)
-                self._cache.append(buffer)
-                self._bind_input(value.name, buffer, buffer.shape)
-                self._bind_output(value.name.replace("past_key_values", "present"), buffer)
-        self._bind_output("logits", self._logits)
+    def _bind(self, graph: Any) -> None:
+        """Bind what never changes: for each layer's key and value one buffer, as past and present."""
+        self._binding = graph.io_binding()
+        for name, buffer in self._cache.items():
+            self._bind_input(name, buffer, buffer.shape)
+            self._bind_output(name.replace("past_key_values", "present"), buffer)
+        if self.engine.keeps_any_logits:
+            self._bind_input(KEEP_INPUT, self._keep, ())
 
     def _bind_input(self, name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
         self._binding.bind_input(name, "cpu", 0, array.dtype, shape, array.ctypes.data)

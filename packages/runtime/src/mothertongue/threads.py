@@ -23,15 +23,18 @@ class ThreadChoice:
 
 
 def choose_threads(requested: int | None = None, *, root: Path = SYSTEM_ROOT) -> ThreadChoice:
-    """Return `requested` threads, or the least of allowed CPUs, CPU quota and physical cores.
+    """Return the least of allowed CPUs, CPU quota and physical cores, or `requested` up to the allowed CPUs.
 
     `root` is where /proc and /sys are looked up. Raises ValueError for fewer than one thread.
     """
+    allowed = allowed_cpus()
     if requested is not None:
         if requested < 1:
             raise ValueError(f"threads must be at least 1, got {requested}")
+        # More threads than CPUs wait for each other, with a spinning barrier almost for ever.
+        if requested > len(allowed):
+            return ThreadChoice(count=len(allowed), reason=f"{requested} asked, {len(allowed)} CPUs allowed")
         return ThreadChoice(count=requested, reason="as asked")
-    allowed = allowed_cpus()
     limits = {f"{len(allowed)} CPUs allowed": len(allowed)}
     if (cores := physical_cores(allowed, root)) is not None:
         limits[f"{cores} physical cores"] = cores

@@ -189,7 +189,7 @@ def _model(bundle_folder: Path) -> mothertongue.Model:
 
 def _reply(bundle_folder: Path, question: str) -> str:
     messages = [Message("user", question)]
-    return _model(bundle_folder).reply(messages, max_tokens=LONGEST_ANSWER_TOKENS).text
+    return _model(bundle_folder).reply(messages, mothertongue.Sampling(max_tokens=LONGEST_ANSWER_TOKENS)).text
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
