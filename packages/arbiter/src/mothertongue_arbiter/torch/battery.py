@@ -45,7 +45,7 @@ from mothertongue_arbiter.torch.updates import update_parity
 
 def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
     """Return the certificate of a torch run; see `mothertongue_arbiter.audit`."""
-    ledger = Ledger(options.progress, options.answered)
+    ledger = Ledger(options.progress)
     with preserved(run):
         subject, own = _first_look(run, step, options)
         shapes = {name: tuple(parameter.shape) for name, parameter in run.model.named_parameters()}
@@ -74,7 +74,7 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
         },
         commit=(found := revision()).commit,
         dirty=found.dirty,
-        scope=scope_of(run, options.modules),
+        scope=scope_of(run),
         notes=tuple(getattr(run, "notes", ())),
     )
 
@@ -82,15 +82,10 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
 class Ledger:
     """Runs checks, and writes down their answers, their cost and their absence."""
 
-    def __init__(
-        self,
-        progress: Callable[[str], None] | None,
-        answered: Callable[[Check | NotRun], None] | None = None,
-    ) -> None:
+    def __init__(self, progress: Callable[[str], None] | None) -> None:
         self.checks: list[Check] = []
         self.not_run: list[NotRun] = []
         self._progress = progress or (lambda name: None)
-        self._answered = answered or (lambda answer: None)
         self._started = time.perf_counter()
 
     @property
@@ -105,12 +100,10 @@ class Ledger:
         except Unavailable as reason:
             seconds = round(time.perf_counter() - begin, 3)
             self.not_run.append(NotRun(name=name, reason=str(reason), seconds=seconds))
-            self._answered(self.not_run[-1])
             return
         except Exception as error:  # the audited program may raise anything; that is an answer too
             answer = _unanswered(name, error)
         self.checks.append(replace(answer, name=name, seconds=round(time.perf_counter() - begin, 3)))
-        self._answered(self.checks[-1])
 
 
 def _first_look(run: TrainingRun, step: int, options: Options) -> tuple[Subject, Backward]:

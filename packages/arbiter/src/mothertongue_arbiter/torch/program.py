@@ -13,6 +13,7 @@ from mothertongue_arbiter.torch.resume import resume
 from mothertongue_arbiter.torch.sameness import rebuild
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Subject
+from mothertongue_arbiter.torch.throughput import throughput
 
 CHECKS: dict[str, Callable[[Subject], Check]] = {
     "resume": resume,
@@ -23,6 +24,7 @@ CHECKS: dict[str, Callable[[Subject], Check]] = {
     "held-out overlap": overlap,
     "evaluation": evaluation,
     "rebuild": rebuild,
+    "throughput": throughput,
 }
 
 
