@@ -23,12 +23,14 @@ from mothertongue_arbiter.torch.backward import Backward
 from mothertongue_arbiter.torch.bookkeeping import coverage, ties
 from mothertongue_arbiter.torch.dtypes import kept_dtypes
 from mothertongue_arbiter.torch.handover import handed_gradient
+from mothertongue_arbiter.torch.compiled import compiled_gradients
 from mothertongue_arbiter.torch.localisation import located, located_between
 from mothertongue_arbiter.torch.packing import packing_independence
 from mothertongue_arbiter.torch.padding import padding_independence
 from mothertongue_arbiter.torch.positions import position_shift, positions_used
 from mothertongue_arbiter.torch.precision import true_float64
 from mothertongue_arbiter.torch.reference import reference_forward
+from mothertongue_arbiter.torch.reference_gradients import reference_gradients
 from mothertongue_arbiter.torch.rounding import (
     OwnPrecision,
     determinism,
@@ -125,6 +127,7 @@ def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:
     """Run what needs no float64 and moves nothing."""
     rounding = measure_rounding(subject)
     ledger.run("same step twice", lambda: determinism(subject, rounding))
+    ledger.run("compiled gradients", lambda: compiled_gradients(subject, rounding))
     ledger.run("optimizer coverage", lambda: coverage(subject))
     ledger.run("tied weights", lambda: ties(subject))
     return rounding
@@ -152,6 +155,7 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
         "position shift": _stirred(position_shift),
         "positions used": _stirred(positions_used),
         "reference forward": _stirred(reference_forward),
+        "reference gradients": reference_gradients,
     }
     with true_float64(subject.run.model) as mode:
         try:

@@ -103,6 +103,16 @@ class ModulePath:
 
 
 @contextmanager
+def line_by_line() -> Iterator[None]:
+    """Run no compiled graph inside. One that meets a dispatch mode is given up for good."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@contextmanager
 def true_float64(model: nn.Module) -> Iterator[Float64Mode]:
     """Convert `model` in place and compute in float64 inside; whoever calls restores the model."""
     modules = ModulePath(model)
@@ -111,8 +121,7 @@ def true_float64(model: nn.Module) -> Iterator[Float64Mode]:
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, default)
         torch.set_default_dtype(torch.float64)
-        if "torch._dynamo" in sys.modules:  # a compiled graph has its precision baked in
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(line_by_line())  # a compiled graph has its precision baked in
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 tensor.grad = None

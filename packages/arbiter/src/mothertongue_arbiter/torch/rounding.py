@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
 from mothertongue_arbiter.judgement import named
 from mothertongue_arbiter.torch.backward import Backward, backward, distance, fix_random_numbers
+from mothertongue_arbiter.torch.precision import line_by_line
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
 
 NUDGES = 2
@@ -55,7 +56,7 @@ def measure_rounding(subject: Subject) -> OwnPrecision:
     """Nudge every weight by one rounding of the run's own precision, and see how far its gradient moves."""
     own = subject.own
     fix_random_numbers(subject.options.seed)
-    with torch.no_grad(), _Spy() as spy:
+    with torch.no_grad(), line_by_line(), _Spy() as spy:
         subject.run.loss(subject.run.model, subject.batch)
     epsilon, dtype = max((torch.finfo(dtype).eps, str(dtype).removeprefix("torch.")) for dtype in spy.dtypes)
     moved = dict.fromkeys(own.gradients, 0.0)
