@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 
 from mothertongue.errors import CheckFailed, CheckpointError, DataError
 from mothertongue_arbiter.certificate import Certificate, Check, Verdict
+from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_trainer import loop
 from mothertongue_trainer.arithmetic import Arithmetic
 from mothertongue_trainer.checkpoint import find_checkpoint, read_state
-from mothertongue_trainer.events import Event, StepDone
+from mothertongue_trainer.events import CertificateStale, Event, StepDone
 from mothertongue_trainer.loop import train
 from mothertongue_trainer.recipe import Recipe
 from mothertongue_trainer.rows import Batch, Rows
@@ -75,9 +76,9 @@ def unaudited(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replace the arbiter, which has its own tests, by one that passes; return the steps asked about."""
     asked: list[int] = []
 
-    def audit(run: object, *, step: int, options: object) -> Certificate:
+    def audit(run: Any, *, step: int, options: object) -> Certificate:
         asked.append(step)
-        return certificate(Verdict.PASS)
+        return dataclasses.replace(certificate(Verdict.PASS), scope=scope_of(run))
 
     monkeypatch.setattr(loop, "audit", audit)
     return asked
@@ -143,6 +144,38 @@ def test_ctrl_c_finishes_the_step_saves_and_the_same_call_continues(
     assert unaudited == [0]  # a run that continues was audited when it began
     again = train(recipe, folder)
     assert (again.finished, again.checkpoint) == (True, finished.checkpoint)
+
+
+def test_a_run_that_continues_with_a_stale_certificate_says_what_changed_and_is_audited_again(
+    recipe: Recipe, folder: Path, unaudited: list[int]
+) -> None:
+    first = train(recipe, folder)
+    events: list[Event] = []
+    changed = dataclasses.replace(recipe, audit=dataclasses.replace(recipe.audit, directions=3))
+    finished = train(changed, folder, progress=events.append)
+    assert [event.changed for event in events if isinstance(event, CertificateStale)] == [("recipe: audit",)]
+    assert unaudited == [0, 0]
+    assert (finished.finished, finished.checkpoint) == (True, first.checkpoint)
+    assert train(changed, folder).finished
+    assert unaudited == [0, 0]  # the new certificate holds
+
+
+def test_a_certificate_that_is_gone_is_made_again(recipe: Recipe, folder: Path, unaudited: list[int]) -> None:
+    train(recipe, folder)
+    (folder / "audit" / "certificate.json").unlink()
+    train(recipe, folder)
+    assert unaudited == [0, 0]
+    assert (folder / "audit" / "certificate.json").is_file()
+
+
+def test_a_run_that_continues_under_code_that_fails_the_audit_is_stopped(
+    recipe: Recipe, folder: Path, unaudited: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(recipe, folder)
+    (folder / "audit" / "certificate.json").unlink()
+    monkeypatch.setattr(loop, "audit", lambda run, *, step, options: certificate(Verdict.FAIL))
+    with pytest.raises(CheckFailed, match="the audit failed"):
+        train(recipe, folder)
 
 
 def test_a_run_learns_and_keeps_only_the_last_checkpoints(

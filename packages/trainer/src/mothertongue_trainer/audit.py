@@ -8,6 +8,7 @@ gradients that `step.take_step` hands to the optimizer must be those of this los
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
@@ -17,9 +18,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mothertongue_arbiter.audit import Options
+from mothertongue_arbiter.certificate import Certificate
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
+from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import Declared
+from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
+from mothertongue_trainer.checkpoint import deciding_settings
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
@@ -74,6 +79,13 @@ class RecipeRun:
     @property
     def notes(self) -> tuple[str, ...]:
         return (SYNTHETIC_NOTE,) if isinstance(self.rows, SyntheticRows) else ()
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """What a certificate depends on beside code and shapes: each table of the recipe, tokenizer, data."""
+        tables = deciding_settings(self.recipe)
+        recipe = {f"recipe: {name}": json.dumps(values, sort_keys=True) for name, values in tables.items()}
+        return {**recipe, **getattr(self.rows, "identity", {})}
 
     def batch(self, step: int) -> TensorBatch:
         batch = TensorBatch.of(self.rows.batch(step), self.model.head_weight.device)
@@ -167,6 +179,15 @@ def training_run(recipe: Recipe, rows: RowSource, model: Qwen3, optimizer: MuonA
     shallow = Qwen3(config, model.vocabulary, seed=recipe.seed, compute_dtype=model.compute_dtype)
     shallow.to(model.head_weight.device)
     return RecipeRun(recipe, rows, shallow, build_optimizer(shallow, recipe.optimizer))
+
+
+def changes_since(certificate: Path, run: RecipeRun) -> tuple[str, ...]:
+    """Return what has changed since `certificate` was issued for `run`; nothing while it holds."""
+    try:
+        issued = Certificate.read(certificate)
+    except ArbiterError:
+        return (f"{certificate.name} is missing or damaged",)
+    return issued.staleness(scope_of(run))
 
 
 def run_from_recipe(path: Path) -> RecipeRun:

@@ -202,6 +202,20 @@ def differing_fields(
     return differing
 
 
+def deciding_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings of a recipe that decide the weights or the audit before them, table by table."""
+    free = set(FREE_FIELDS) - {"audit"}
+
+    def deciding(values: dict[str, Any], place: str) -> dict[str, Any]:
+        return {
+            key: deciding(value, f"{place}{key}.") if isinstance(value, dict) else value
+            for key, value in values.items()
+            if f"{place}{key}" not in free
+        }
+
+    return deciding(recipe.as_dict(), "")
+
+
 def _plain(value: Any) -> Any:
     """Return `value` as JSON gives it back: tuples become lists."""
     return json.loads(json.dumps(value))

@@ -13,6 +13,7 @@ from mothertongue_arbiter.certificate import Verdict
 from mothertongue_trainer.events import (
     AuditCheckBegins,
     Audited,
+    CertificateStale,
     CheckpointSaved,
     Event,
     MonitorWarned,
@@ -22,6 +23,8 @@ from mothertongue_trainer.events import (
 )
 from mothertongue_trainer.metrics import StepMetrics
 from mothertongue_trainer.optimizer import ParameterRow
+
+SHOWN = 3  # changes that the line about a stale certificate names
 
 
 class TrainingDisplay:
@@ -54,8 +57,8 @@ class TrainingDisplay:
                 self._open(event)
             case AuditCheckBegins(name=name):
                 self._bar.update(self._task, description=f"Audit: {name}")
-            case Audited():
-                self._tell_verdict(event)
+            case CertificateStale() | Audited():
+                self._tell_audit(event)
             case RateMeasured():
                 share = event.flops_utilisation
                 utilisation = "n/a" if share is None else f"{share:.0%}"
@@ -75,7 +78,12 @@ class TrainingDisplay:
             case CheckpointSaved(folder=folder):
                 self._bar.update(self._task, description=f"Saved {folder.name}")
 
-    def _tell_verdict(self, event: Audited) -> None:
+    def _tell_audit(self, event: CertificateStale | Audited) -> None:
+        if isinstance(event, CertificateStale):
+            count = len(event.changed)
+            said = ", ".join(event.changed[:SHOWN]) + (f" and {count - SHOWN} more" if count > SHOWN else "")
+            self._say(f"The certificate is stale, since then changed: {said}. Auditing again.")
+            return
         after = f" after {event.step} steps" if event.step else ""
         self._say(
             f"Audit{after}: {event.verdict}, {event.checks} checks, {event.not_run} not run "

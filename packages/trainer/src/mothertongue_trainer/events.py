@@ -33,6 +33,13 @@ class AuditCheckBegins:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CertificateStale:
+    """The run continues with a certificate that no longer holds; an audit comes first."""
+
+    changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audited:
     """The arbiter has answered."""
 
@@ -78,6 +85,7 @@ class CheckpointSaved:
 Event: TypeAlias = (
     RunOpened
     | AuditCheckBegins
+    | CertificateStale
     | Audited
     | RateMeasured
     | StepDone

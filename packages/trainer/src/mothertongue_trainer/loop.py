@@ -22,7 +22,7 @@ from mothertongue.tokenizer import Tokenizer
 from mothertongue_arbiter.audit import audit
 from mothertongue_arbiter.certificate import Verdict
 from mothertongue_trainer.arithmetic import Arithmetic, choose_arithmetic
-from mothertongue_trainer.audit import RecipeRun, training_run
+from mothertongue_trainer.audit import RecipeRun, changes_since, training_run
 from mothertongue_trainer.checkpoint import (
     TrainingState,
     find_checkpoint,
@@ -35,6 +35,7 @@ from mothertongue_trainer.clock import StepClock
 from mothertongue_trainer.events import (
     AuditCheckBegins,
     Audited,
+    CertificateStale,
     CheckpointSaved,
     Listener,
     RunOpened,
@@ -146,7 +147,7 @@ def _start(run: Run, tokenizer_sha256: str) -> TrainingState:
         )
     )
     if state:
-        return state
+        return _recertified(run, state)
     audited = training_run(run.recipe, run.rows, run.model, run.optimizer)
     verdict, certificate_sha256 = _audit(run, audited, step=0)
     return TrainingState(
@@ -162,6 +163,22 @@ def _start(run: Run, tokenizer_sha256: str) -> TrainingState:
         device=run.arithmetic.device_name,
         versions=versions(),
         commit=code_commit(),
+    )
+
+
+def _recertified(run: Run, state: TrainingState) -> TrainingState:
+    """If the certificate of a run that continues is stale, audit the run as it was before its first step."""
+    audited = training_run(run.recipe, run.rows, run.model, run.optimizer)
+    changed = changes_since(run.folder / "audit" / "certificate.json", audited)
+    if not changed:
+        return state
+    run.progress(CertificateStale(changed=changed))
+    verdict, certificate_sha256 = _audit(run, audited.rebuild(), step=0)
+    return dataclasses.replace(
+        state,
+        certificate_verdict=verdict,
+        certificate_sha256=certificate_sha256,
+        despite_audit=state.despite_audit or verdict == Verdict.FAIL,
     )
 
 

@@ -5,6 +5,8 @@ Nothing is remembered between steps, so an interrupted run continues with exactl
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +78,15 @@ class Rows:
     @property
     def steps(self) -> int:
         return (len(self._plan.offsets) - 1) // self._batch_rows
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What makes these rows the same ones: their tokenizer, and every shard by its lengths."""
+        digest = hashlib.sha256()
+        for shard in self._shards:
+            digest.update(json.dumps(shard.metadata, sort_keys=True).encode())
+            digest.update(shard.offsets.tobytes() + shard.characters.tobytes())
+        return {"tokenizer": self._shards[0].metadata["tokenizer_sha256"], "data": digest.hexdigest()}
 
     @property
     def padding_share(self) -> float:
