@@ -104,7 +104,7 @@ def clip_each(parameters):
         (lambda parameters: None, "not done"),
         (clip_before_unscale, "unscale before clipping"),
         (lambda parameters: nn.utils.clip_grad_norm_(parameters, 0.1), "clipped to the norm 0.1, 0.5"),
-        (clip_some, "local norm"),
+        (clip_some, "some parameters only"),
         (clip_each, "one by one"),
     ],
 )
@@ -174,6 +174,29 @@ def test_a_declared_factor_on_a_tensor_may_come_before_or_after_this_moment(chec
     assert check(run).verdict == Verdict.PASS
     run.declared = replace(run.declared, gradient_scale={})
     assert check(run).verdict == Verdict.FAIL
+
+
+def test_a_loss_scale_that_doubles_before_it_is_undone_is_named(check):
+    calls = []
+
+    def halved(parameters):
+        nn.utils.clip_grad_norm_(parameters, CLIP)
+        calls.append(1)
+        if len(calls) == 2:
+            scale_all(parameters, 0.5)
+
+    assert "a loss scale that changed" in check(clipping(run_that(), halved)).cause
+
+
+def test_with_dropout_clipping_is_seen_by_its_bound(check):
+    run = run_that()
+    for block in run.model.blocks:
+        block.dropout = 0.2
+    with pytest.raises(Unavailable, match="dropout"):
+        check(run)
+    found = check(clipping(run, lambda parameters: None))
+    assert found.verdict == Verdict.FAIL
+    assert "clipping is not done" in found.cause
 
 
 def test_a_closure_is_not_judged(check):

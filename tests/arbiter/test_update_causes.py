@@ -48,7 +48,7 @@ def test_a_wrong_number_is_named(numbers, named):
     ("rate", "named"),
     [
         (lambda step: 2e-2, "not applied: the learning rate stays 0.02"),
-        (lambda step: DECLARED.rate(2 * step), "stepped twice"),
+        (lambda step: DECLARED.rate(2 * step), "stepped several times"),
         (lambda step: DECLARED.rate(step - 1), "one step late"),
         (lambda step: DECLARED.rate(step) * 10, "10 times"),
     ],
@@ -59,6 +59,28 @@ def test_a_wrong_rate_is_named(rate, named):
 
 def test_what_no_known_mistake_explains_is_not_guessed():
     assert explain(followed(DECLARED, change=lambda change: change * np.linspace(0, 1, 5))) == UNKNOWN
+
+
+def test_a_mistake_in_one_step_only_is_not_taken_for_rounded_moments():
+    found = followed(DECLARED)
+    last = found.events[-1]
+    nudged = replace(last, after=last.after + 1e-3 * (last.after - last.before))
+    history = replace(found, events=(*found.events[:-1], nudged))
+    assert "bfloat16" not in explain(history)
+
+
+def test_decay_that_is_done_once_more_afterwards_is_nearly_twice_the_decay():
+    rng = np.random.default_rng(1)
+    declared = replace(DECLARED, learning_rate=1e-2)
+    weight, moments, events = rng.normal(size=(6, 5)), Moments(), []
+    for step in range(3):
+        gradient = rng.normal(size=(6, 5))
+        done = update(declared, weight, gradient, moments, rate=1e-2)
+        after, moments = (weight + done.change) * (1 - 1e-2 * 0.05), done.moments
+        events.append(Event(step=step, rate=1e-2, before=weight, after=after, gradient=gradient))
+        weight = after
+    history = History(name="w", group=declared, events=tuple(events), start=Moments(), epsilon=2.0**-23)
+    assert explain(history).startswith("nearly: weight decay 0.1")
 
 
 def test_nothing_happening_at_all_is_named():

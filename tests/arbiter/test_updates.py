@@ -327,8 +327,8 @@ def test_a_constant_rate_in_a_declared_warm_up_fails_also_without_a_declared_opt
 @pytest.mark.parametrize(
     ("rate", "named"),
     [
-        (lambda step: rising(2 * step), "stepped twice"),
-        (lambda step: rising(2 * step + 1), "stepped twice"),
+        (lambda step: rising(2 * step), "stepped several times"),
+        (lambda step: rising(2 * step + 1), "stepped several times"),
         (lambda step: rising(step - 1), "one step late"),
         (lambda step: rising(step + 1), "one step early"),
         (lambda step: 3 * rising(step), "3 times the declared"),

@@ -22,13 +22,9 @@ BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.95), (0.8
 MOMENTUMS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
 ADJUSTMENTS: tuple[Adjustment, ...] = ("keller", "moonshot", "none")
 KINDS: tuple[Algorithm, ...] = ("adamw", "sgd", "lion")
-SCHEDULES = (  # cause, and the step whose rate is used: factor * step + shift
-    ("the schedule is one step late", 1, -1),
-    ("the schedule is one step early", 1, 1),
-    ("the scheduler is stepped twice in each step", 2, 0),
-    ("the scheduler is stepped twice in each step", 2, 1),
-    ("the scheduler is stepped twice in each step", 2, 2),
-)
+SPEEDS = (2, 3, 4, 8)  # how often a scheduler may be stepped: once a micro-batch, or by each process
+BFLOAT16_NOISE = 1e-3  # relative; half a spacing of bfloat16 is 4e-3 at most
+MOSTLY = 0.03  # of the error is left by a mistake that explains it but for another one in its shadow
 SAME_RATE = 1e-3  # relative; two learning rates that are one
 SAME_MUON_RATE = 0.02  # the same, read off a step that bfloat16 has blurred
 SAME_DECAY = 1e-2  # relative to the declared decay
@@ -41,10 +37,14 @@ def explain(history: History) -> str:
         return LOST
     if found.still:
         return STILL
+    nearest, least = UNKNOWN, MOSTLY * found.ratio
     for cause, supposed in _suppositions(history):
-        if judge(supposed).ratio <= 1:
+        ratio = judge(supposed).ratio
+        if ratio <= 1:
             return cause
-    return UNKNOWN
+        if ratio < least and supposed.gradient_error == history.gradient_error:
+            nearest, least = f"nearly: {cause}", ratio
+    return nearest
 
 
 def _suppositions(history: History) -> Iterator[Supposition]:
@@ -66,10 +66,10 @@ def _of_memory(history: History) -> Iterator[Supposition]:
         "moments start afresh in each step, or the step counter is reset",
         replace(history, forgetful=True),
     )
-    yield (
-        "the moments are kept in bfloat16",
-        replace(history, stored=bfloat16, gradient_error=max(history.gradient_error, 1e-3)),
-    )
+    later = list(replay(history))[1:]
+    if all(one.ratio > 1 for one in later if one.resolved):  # it would show in each step but the first
+        rough = max(history.gradient_error, BFLOAT16_NOISE)  # an implementation may round twice
+        yield "the moments are kept in bfloat16", replace(history, stored=bfloat16, gradient_error=rough)
     late = [None, *(event.gradient for event in history.events[:-1])]
     events = tuple(
         replace(event, gradient=gradient) for event, gradient in zip(history.events, late, strict=True)
@@ -173,17 +173,30 @@ def _rate_cause(history: History, rates: list[float]) -> str:
 
     if len({event.rate for event in events}) > 1 and are([rates[-1]] * len(rates)):
         return f"the schedule is not applied: the learning rate stays {rates[-1]:.3g}, declared {asked}"
-    for cause, factor, shift in SCHEDULES if callable(group.learning_rate) else ():
-        moved = [factor * event.step + shift for event in events]
-        if are([group.rate(step) if step >= 0 else math.nan for step in moved]):
-            return f"{cause}: learning rates {found}, declared {asked}"
+    schedules = [pair for pair in _other_schedules(history) if are(pair[1])]
     ratios = [
         rate / event.rate if event.rate else math.nan for rate, event in zip(rates, events, strict=True)
     ]
     first = next((ratio for ratio in ratios if math.isfinite(ratio)), math.nan)
     if are([first * event.rate for event in events]):
-        return f"the learning rate is {first:.3g} times the declared one"
+        also = f", or {schedules[0][0]}" if schedules else ""
+        return f"the learning rate is {first:.3g} times the declared one{also}"
+    if schedules:
+        return f"{schedules[0][0]}: learning rates {found}, declared {asked}"
     return f"learning rates {found}, declared {asked}"
+
+
+def _other_schedules(history: History) -> Iterator[tuple[str, list[float]]]:
+    """Yield a cause, and the rates that the declared schedule then gives; nan before its first step."""
+    group = history.group
+    if not callable(group.learning_rate):
+        return
+    known = [("the schedule is one step late", 1, -1), ("the schedule is one step early", 1, 1)]
+    often = "the scheduler is stepped several times in each step"
+    known += [(often, speed, shift) for speed in SPEEDS for shift in range(speed + 1)]
+    for cause, speed, shift in known:
+        steps = [speed * event.step + shift for event in history.events]
+        yield cause, [group.rate(step) if step >= 0 else math.nan for step in steps]
 
 
 def _of_kind(history: History) -> Iterator[Supposition]:

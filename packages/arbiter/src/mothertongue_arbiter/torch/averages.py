@@ -16,7 +16,7 @@ from mothertongue_arbiter.torch.subject import Subject, Unavailable
 from mothertongue_arbiter.torch.watching import average_of
 from mothertongue_arbiter.update_history import FLOAT32_EPSILON, LOW_PRECISION, RESOLVED, ROUNDINGS
 
-NAME = "averaged weights"
+NAME = "moving average"
 
 
 @dataclass(frozen=True, kw_only=True)

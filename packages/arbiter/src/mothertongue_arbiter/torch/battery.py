@@ -183,7 +183,7 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
     ledger.run("step weights", lambda: step_weights(subject, taken()))
     ledger.run("movement", lambda: movement(subject, taken()))
     ledger.run("update parity", lambda: update_parity(subject, taken(), rounding))
-    ledger.run("averaged weights", lambda: averaged_weights(subject, taken()))
+    ledger.run("moving average", lambda: averaged_weights(subject, taken()))
     ledger.run("dtypes", lambda: kept_dtypes(subject, taken()))
     ledger.run("dropout", lambda: modes.dropout(subject))
     ledger.run("training mode", lambda: modes.training_mode(subject))

@@ -32,7 +32,7 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
     Without a declared optimizer one common factor is free: clipping and loss scaling are unknown.
     """
     if subject.is_random:
-        raise Unavailable("the loss draws random numbers (dropout), so a step cannot be repeated outside")
+        return _bounded(subject, steps)
     if any(record.handed is None for record in steps.records):
         raise Unavailable("`train_step` did not call `optimizer.step()` of this run's `optimizer`")
     if any(record.closure for record in steps.records):
@@ -53,6 +53,23 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
     clipped = sum(1 for one in compared if one.expected < 1)
     evidence += f", clipped as declared in {clipped}" if optimizer.clip_norm is not None else ", unscaled"
     return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
+
+
+def _bounded(subject: Subject, steps: Steps) -> Check:
+    """A step with dropout cannot be repeated outside; that its gradient is clipped can be seen."""
+    clip = None if subject.declared.optimizer is None else subject.declared.optimizer.clip_norm
+    for record in steps.records if clip is not None else ():
+        norm = _norm(record.handed or {})
+        if clip is not None and norm > clip * (1 + LEAST_TOLERANCE):
+            evidence = (
+                f"step {record.step}: the norm of the gradient is {norm:.4g}, {clip:g} at most is declared"
+            )
+            return Check(name=NAME, verdict=Verdict.FAIL, evidence=evidence, cause="clipping is not done")
+    raise Unavailable("the loss draws random numbers (dropout), so a step cannot be repeated outside")
+
+
+def _norm(gradients: Gradients) -> float:
+    return math.sqrt(sum(float(one.double().square().sum()) for one in gradients.values() if one is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +110,7 @@ def _compare(record: Recorded, reference: Gradients, rounding: OwnPrecision, dec
         if min(_apart(handed.get(name), gradient, factor * scale) for scale in _scales(name, declared))
         > tolerances[name]
     )
-    norm = math.sqrt(sum(float(one.double().square().sum()) for one in reference.values() if one is not None))
+    norm = _norm(reference)
     clip = None if optimizer is None else optimizer.clip_norm
     return Compared(
         step=record.step,
@@ -186,38 +203,45 @@ def _scaled(wrong: Compared, compared: list[Compared], declared: Declared, optim
 def _length_cause(wrong: Compared, compared: list[Compared], declared: Declared, clip: float | None) -> str:
     """Name the likely reason for a gradient of the wrong length."""
     times = wrong.factor / wrong.expected
-    supposed = math.inf if clip is None or not wrong.factor else clip / wrong.factor / wrong.norm
-
-    def is_close(one: float, other: float) -> bool:
-        return abs(one - other) <= wrong.tolerance * abs(other)
-
-    norms = [one.factor * one.norm for one in compared]
-    is_constant = len(norms) > 1 and max(norms) - min(norms) <= wrong.tolerance * max(norms)
-    is_constant &= not is_close(norms[0], compared[0].norm)
     for count, parts in ((declared.accumulation, "micro-batches"), (declared.ranks, "ranks")):
-        if count > 1 and is_close(times, count):
+        if count > 1 and abs(times / count - 1) <= wrong.tolerance:
             return f"the gradients of {count} {parts} are summed where they should be averaged"
-        if count > 1 and is_close(times, 1 / count):
+        if count > 1 and abs(times * count - 1) <= wrong.tolerance:
             return f"the gradient is divided by the {count} {parts} once too often"
-    if clip is not None and is_close(wrong.factor, 1.0):
-        return "the declared clipping is not done"
-    if clip is not None and _is_loss_scale(supposed, wrong.tolerance):
-        return f"clipped while a loss scale of {supposed:.6g} was on the gradient: unscale before clipping"
     if _is_loss_scale(times, wrong.tolerance):
         return f"a loss scale of {times:.6g} is not undone before the step"
-    if is_constant:
-        told = "none is declared" if clip is None else f"{clip:g} is declared"
-        return f"the gradient is clipped to the norm {norms[0]:.4g}, {told}"
-    if clip is not None and wrong.factor < 1:
-        return (
-            f"clipped as if the norm were {supposed * wrong.norm:.4g}: a local norm, of one rank, one "
-            "micro-batch or some of the parameters"
-        )
-    return "a wrong normalisation, or a factor that is not declared"
+    if any(one.as_declared for one in compared) and _is_power_of_two(times, wrong.tolerance):
+        return f"{times:g} times in this step only: a loss scale that changed before it was undone"
+    return _clip_cause(wrong, compared, clip)
+
+
+def _clip_cause(wrong: Compared, compared: list[Compared], clip: float | None) -> str:
+    """Read off the length what was clipped instead."""
+    norms = [one.factor * one.norm for one in compared]
+    is_constant = len(norms) > 1 and max(norms) - min(norms) <= wrong.tolerance * max(norms)
+    is_clipped = is_constant and any(one.factor < 1 - one.tolerance for one in compared)
+    if clip is None:
+        told = f"the gradient is clipped to the norm {norms[0]:.4g}, none is declared"
+        return told if is_clipped else "a wrong normalisation, or a factor that is not declared"
+    if abs(wrong.factor - 1) <= wrong.tolerance:
+        return "the declared clipping is not done"
+    supposed = clip / wrong.factor if wrong.factor else math.inf  # the norm that explains the factor
+    if _is_loss_scale(supposed / wrong.norm, wrong.tolerance):
+        scale = supposed / wrong.norm
+        return f"clipped while a loss scale of {scale:.6g} was on the gradient: unscale before clipping"
+    if is_clipped:
+        return f"the gradient is clipped to the norm {norms[0]:.4g}, {clip:g} is declared"
+    if wrong.factor > 1:
+        return "a wrong normalisation, or a factor that is not declared"
+    return f"clipped as if the norm were {supposed:.4g}: of one rank, one micro-batch or some parameters only"
 
 
 def _is_loss_scale(factor: float, tolerance: float) -> bool:
-    if not LEAST_LOSS_SCALE <= factor < math.inf:
+    return LEAST_LOSS_SCALE <= factor < math.inf and _is_power_of_two(factor, tolerance)
+
+
+def _is_power_of_two(factor: float, tolerance: float) -> bool:
+    if not 0 < factor < math.inf:
         return False
     power = math.log2(factor)
     return abs(power - round(power)) <= 2 * tolerance
