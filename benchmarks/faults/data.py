@@ -7,7 +7,7 @@ from faults.model import TOKENS, causal_mask
 from faults.subject import sum_of_cross_entropy
 from faults.text import END_OF_TEXT, FIRST_LETTER, PADDING, ROWS, held_out_rows, train_rows
 
-PACKING = "document alone"
+PACKING = "packing independence"
 
 
 def with_ids(run, change):
@@ -58,10 +58,10 @@ def d5_attention_crosses_documents(run):
 
 @fault("functionary#265", PACKING, sound=sound(learned_positions=True))
 def d6_positions_run_on_in_packed_documents(run):
-    run.model.operations.positions = lambda documents: torch.arange(TOKENS).expand_as(documents)
+    run.model.operations.positions = lambda documents: torch.arange(documents.shape[1]).expand_as(documents)
 
 
-@fault("pad_attended", "padding", sound=sound(padding="left"))
+@fault("pad_attended", "padding independence", sound=sound(padding="left"))
 def d7_left_padding_is_attended(run):
     run.model.operations.mask = lambda documents: causal_mask(torch.zeros_like(documents))
 

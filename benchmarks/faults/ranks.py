@@ -9,7 +9,7 @@ from faults.text import ROWS
 
 TWO = sound(ranks=2)
 TWO_BY_TWO = sound(ranks=2, accumulation=2)
-AGREEMENT = "rank agreement"
+AGREEMENT = "replicas"
 
 
 def without_reduction(run, is_left_out):

@@ -13,7 +13,7 @@ HEADS, KV_HEADS, EPSILON, BASE = 4, 2, 1e-6, 100.0
 
 
 def plain_forward(model: nn.Module, ids: Tensor, documents: Tensor) -> Tensor:
-    """Return logits (B, T, V)."""
+    """Return logits (B, T, V). Large scores overflow: it is meant for a model near its start."""
     return torch.stack(
         [_row(model, row, number) for row, number in zip(ids.tolist(), documents.tolist(), strict=True)]
     )
@@ -42,6 +42,9 @@ def _normed(x: Tensor, gain: Tensor) -> Tensor:
 def _attention(h: Tensor, block: dict[str, Tensor], documents: list[int], *, rotary: bool) -> Tensor:
     queries, keys, values = (h @ block[f"{name}.weight"].mT for name in ("q", "k", "v"))
     size = queries.shape[-1] // HEADS
+    numbered = list(enumerate(documents))
+    pairs = [[float(s <= t and other == own) for s, other in numbered] for t, own in numbered]
+    seen = torch.tensor(pairs, dtype=h.dtype)
     heads = []
     for head in range(HEADS):
         group = head // (HEADS // KV_HEADS)
@@ -51,12 +54,8 @@ def _attention(h: Tensor, block: dict[str, Tensor], documents: list[int], *, rot
         )
         if rotary:
             q, k = _rotated(q), _rotated(k)
-        out = []
-        for t, number in enumerate(documents):
-            seen = [s for s in range(t + 1) if documents[s] == number]
-            weights = torch.exp(k[seen] @ q[t] / math.sqrt(size))
-            out.append((weights / weights.sum()) @ v[seen])
-        heads.append(torch.stack(out))
+        weights = torch.exp(torch.einsum("td,sd->ts", q, k) / math.sqrt(size)) * seen
+        heads.append(torch.einsum("ts,sd->td", weights / weights.sum(1, keepdim=True), v))
     return torch.cat(heads, dim=-1)
 
 

@@ -10,6 +10,7 @@ from faults import (  # noqa: F401 - importing a family registers it
     ranks,
     severed,
     training,
+    variants,
 )
 from faults.fault import FAULTS as FAULTS
 from faults.healthy import HEALTHY as HEALTHY

@@ -1,0 +1,105 @@
+"""Run the battery, the baselines and the other tools over the whole zoo, and keep the score.
+
+make bench-arbiter
+PYTHONPATH=benchmarks python -m faults --only 'c*' --no-tools       a part; the other rows stay
+"""
+
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from faults.architectures import ARCHITECTURES
+from faults.assessment import FAULT_OF, assess, cases
+from faults.score import summary, tables
+from faults.tools.environment import prepared, verdicts
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "arbiter-faults.json"
+SCORE = ROOT / "packages" / "arbiter" / "src" / "mothertongue_arbiter" / "mutation_score.json"
+
+Rows = dict[str, dict[str, Any]]
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Only cases whose name matches this pattern; may be repeated.")
+@click.option("--jobs", default=len(os.sched_getaffinity(0)), show_default=True, help="Processes.")
+@click.option("--tools/--no-tools", default=True, show_default=True, help="Also ask the other checkers.")
+def main(only: tuple[str, ...], jobs: int, tools: bool) -> None:
+    """Score the battery on the fault zoo; writes benchmarks/results/arbiter-faults.json."""
+    names = [name for name in cases() if not only or any(fnmatchcase(name, pattern) for pattern in only)]
+    if not names:
+        raise click.UsageError(f"no case matches {', '.join(only)}")
+    rows = {} if not only else earlier_rows()
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for name, row in assessed(names, jobs, progress):
+            rows[name] = row | ({"tools": rows[name]["tools"]} if "tools" in rows.get(name, {}) else {})
+            keep(rows)
+        if tools:
+            asked = [name for name in names if name not in ARCHITECTURES]  # they know no transformers
+            task = progress.add_task("other tools", total=len(asked))
+            for name, answers in verdicts(prepared(), asked):
+                rows[name]["tools"] = answers
+                progress.advance(task)
+    keep(rows)
+    faults, healthy = parted(rows)
+    for table in tables(faults, healthy):
+        Console().print(table)
+    for name in sorted(faults):
+        if not faults[name]["failed"]:
+            print(f"missed: {name}, {faults[name]['source']}")
+    for name in sorted(healthy):
+        if healthy[name]["failed"]:
+            print(f"false alarm: {name}: {', '.join(healthy[name]['failed'])}")
+
+
+def assessed(names: list[str], jobs: int, progress: Progress) -> Any:
+    """Yield each case with its row, as processes finish."""
+    task = progress.add_task("cases", total=len(names))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=40) as pool:
+        pending = {pool.submit(assess, name): name for name in names}
+        for done in as_completed(pending):
+            progress.advance(task)
+            yield pending[done], done.result()
+
+
+def parted(rows: Rows) -> tuple[Rows, Rows]:
+    faults = {name: row for name, row in rows.items() if name in FAULT_OF}
+    return faults, {name: row for name, row in rows.items() if name not in FAULT_OF}
+
+
+def earlier_rows() -> Rows:
+    """Return the rows of an earlier run, of cases that still exist."""
+    if not RESULT.exists():
+        return {}
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    known = set(cases())
+    return {name: row for name, row in (result["faults"] | result["healthy"]).items() if name in known}
+
+
+def keep(rows: Rows) -> None:
+    """Write the result, sorted, a line a case; a whole one also becomes the score of each certificate."""
+    faults, healthy = parted(rows)
+    if not faults or not healthy:
+        return
+    figures = summary(faults, healthy)
+    parts = [f' "summary": {json.dumps(figures)}']
+    for title, group in (("faults", faults), ("healthy", healthy)):
+        lines = [f"  {json.dumps(name)}: {json.dumps(group[name], sort_keys=True)}" for name in sorted(group)]
+        parts.append(f' "{title}": {{\n' + ",\n".join(lines) + "\n }")
+    RESULT.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    if set(rows) == set(cases()):
+        SCORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

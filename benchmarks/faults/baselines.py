@@ -1,0 +1,53 @@
+"""What simpler habits find: a look at the gradients, and a look at the loss curve."""
+
+from collections.abc import Callable
+from functools import cache
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from faults.subject import ZooRun
+
+CURVE_STEPS, LAST_STEPS = 60, 10
+CURVE_SEEDS = (7, 8, 9, 10, 11)
+BAND = 2.0  # standard deviations
+
+
+def nonzero_check(run: Any) -> bool:
+    """The original arbiter: alarm unless each trainable parameter gets a finite gradient, not all zero."""
+    run.model.zero_grad()
+    run.loss(run.model, run.batch(0)).backward()
+    gradients = [p.grad for p in run.model.parameters() if p.requires_grad]
+    run.model.zero_grad()
+    return not all(g is not None and bool(g.isfinite().all()) and bool(g.any()) for g in gradients)
+
+
+def last_loss(run: ZooRun) -> float:
+    """Train, and return the mean loss of the last steps as the program itself would log it."""
+    losses = []
+    for step in range(CURVE_STEPS):
+        if step >= CURVE_STEPS - LAST_STEPS:
+            with torch.no_grad():
+                losses.append(float(run.loss(run.model, run.batch(step))))
+        run.train_step(step)
+    return fmean(losses)
+
+
+@cache
+def healthy_band(sound: Callable[[], ZooRun]) -> tuple[float, float]:
+    """Return the lowest and highest last loss that healthy seeds make likely."""
+    settings = sound().settings()
+    losses = [last_loss(ZooRun(**settings | {"seed": seed})) for seed in CURVE_SEEDS]
+    spread = BAND * stdev(losses)
+    return fmean(losses) - spread, fmean(losses) + spread
+
+
+def curve_inspection(run: ZooRun, sound: Callable[[], ZooRun]) -> str:
+    """Return "normal", "better", "worse" or "crashed": where the curve ends against healthy seeds."""
+    low, high = healthy_band(sound)
+    try:
+        last = last_loss(run)
+    except Exception:  # a fault may well stop the training
+        return "crashed"
+    return "better" if last < low else "normal" if last <= high else "worse"

@@ -1,0 +1,1 @@
+"""Other checkers of PyTorch models, run on the zoo in an environment of their own."""
