@@ -6,6 +6,7 @@ from shuffled import EPOCH_STEPS, RANKS, ROWS, TOKENS, VOCABULARY, ShuffledRun
 from torch import nn
 from zoo import ZooRun
 
+from mothertongue_arbiter import Declared
 from mothertongue_arbiter.torch.ranks import rank_data, replicas
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Unavailable
@@ -152,9 +153,17 @@ def test_rows_that_repeat_by_chance_do_not_alarm(subject, make):
     assert checked(subject, rank_data, make()).verdict == "PASS"
 
 
-def test_one_rank_or_no_micro_batches_is_not_asked(subject):
-    with pytest.raises(Unavailable, match="one rank"):
-        rank_data(subject(ZooRun()))
+def test_the_micro_batches_of_one_rank_are_its_batch(subject):
+    run = ZooRun(accumulation=2)
+    assert "the micro-batches are the batch" in rank_data(subject(run)).evidence
+    believed = run.micro_batches
+    run.micro_batches = lambda step, rank: believed(step, rank)[:1]
+    assert "1 micro-batches, 2 declared" in rank_data(subject(run)).evidence
+    run.declared = Declared()
+    assert "2 of 4 rows of the batch are on no rank" in rank_data(subject(run)).evidence
+
+
+def test_without_micro_batches_nothing_is_asked(subject):
     run = ShuffledRun()
     fixed = run.batch(0)
     run.batch = lambda step: fixed

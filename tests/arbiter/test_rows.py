@@ -3,6 +3,7 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
+from shuffled import ShuffledRun
 from zoo import ZooRun
 
 from mothertongue_arbiter.torch.rows import (
@@ -13,6 +14,7 @@ from mothertongue_arbiter.torch.rows import (
     equal_pairs,
     looked_at,
     stretches,
+    whole_batch,
 )
 from mothertongue_arbiter.torch.subject import Unavailable
 
@@ -71,3 +73,14 @@ def test_batches_are_looked_at_until_the_data_end(subject):
     run = ZooRun()
     run.batch = lambda step, believed=run.batch: believed(step) if step < 5 else [][step]
     assert list(looked_at(subject(run))) == [0, 1, 2, 3, 4]
+
+
+def test_the_batch_of_one_rank_is_completed_by_the_others(subject):
+    run = ShuffledRun()
+    whole = run.batch(0)
+    assert torch.equal(whole_batch(subject(run), 0), whole)
+    run.batch = lambda step: run.micro_batches(step, 0)[0]
+    assert torch.equal(whole_batch(subject(run), 0), whole)
+    run.micro_batches = lambda step, rank: [{"ids": run.rows(0, step, rank), "n": 3}]
+    run.batch = lambda step: run.micro_batches(step, 0)[0]
+    assert torch.equal(whole_batch(subject(run), 0)["ids"], whole)

@@ -1,4 +1,7 @@
+from dataclasses import replace
+
 import torch
+from shuffled import ShuffledRun
 from zoo import ZooRun
 
 from mothertongue_arbiter import Verdict
@@ -51,3 +54,43 @@ def test_a_learning_rate_of_zero_fails_unless_it_warms_up(subject):
     check = movement(subject(run), take_steps(subject(run)))
     assert check.verdict == Verdict.FAIL
     assert torch.equal(run.model.norm, torch.ones(32))
+
+
+class AccumulatedOnTwoRanks(ShuffledRun):
+    """Its `batch` is that of rank 0, as a program sees it on one machine of two."""
+
+    def __init__(self):
+        super().__init__(0.0)
+        self.declared = replace(self.declared, accumulation=3)
+
+    def micro_batches(self, step, rank):
+        return list(super().micro_batches(step, rank)[0].split(1))
+
+    def batch(self, step):
+        return torch.cat(self.micro_batches(step, 0))
+
+    def train_step(self, step):
+        for rank, model in enumerate(self.replicas):
+            model.zero_grad()
+            for part in self.micro_batches(step, rank):
+                (self.loss(model, part) / 3).backward()
+        self.reduce()
+        for optimizer in self.optimizer:
+            optimizer.step()
+
+
+def test_the_gradient_of_two_ranks_is_that_of_all_their_rows(subject):
+    run = AccumulatedOnTwoRanks()
+    one = subject(run)
+    rounding = measure_rounding(one)
+    steps = take_steps(one)
+    assert handed_gradient(one, steps, rounding).verdict == Verdict.PASS
+    assert step_weights(one, steps).verdict == Verdict.PASS
+
+
+def test_a_gradient_that_is_not_reduced_is_not_that_of_all_rows(subject):
+    run = AccumulatedOnTwoRanks()
+    run.reduce = lambda: None
+    one = subject(run)
+    rounding = measure_rounding(one)
+    assert handed_gradient(one, take_steps(one), rounding).verdict == Verdict.FAIL

@@ -132,17 +132,20 @@ def _watched_gradients(subject: Subject, models: Sequence[nn.Module]) -> Iterato
 def rank_data(subject: Subject) -> Check:
     """Every rank trains on rows of its own, all together on the whole batch, in equally many parts."""
     ranks = ranks_of(subject)
-    if ranks < 2:
-        raise Unavailable("one rank")
     subject.need("micro_batches")
     table = _rows_by_rank(subject, ranks)
     problem = (
-        _uneven(table) or _shared(subject, table) or _incomplete(subject, table) or _misread(subject, table)
+        _uneven(subject, table)
+        or _shared(subject, table)
+        or _incomplete(subject, table)
+        or _misread(subject, table)
     )
     if problem:
         return Check(name="rank data", verdict=Verdict.FAIL, evidence=problem[0], cause=problem[1])
     rows = sum(len(one.keys) for step in table.values() for one in step)
     evidence = f"{rows} rows of {ranks} ranks in {len(table)} steps: none on two ranks of a step"
+    if ranks == 1:
+        evidence = f"{rows} rows in {len(table)} steps: the micro-batches are the batch"
     return Check(name="rank data", verdict=Verdict.PASS, evidence=evidence)
 
 
@@ -163,14 +166,16 @@ def _rows_by_rank(subject: Subject, ranks: int) -> dict[int, list[Rows]]:
 Problem = tuple[str, str] | None  # evidence and cause
 
 
-def _uneven(table: Mapping[int, list[Rows]]) -> Problem:
+def _uneven(subject: Subject, table: Mapping[int, list[Rows]]) -> Problem:
+    declared = subject.declared.accumulation
     for step, rows in table.items():
         counts = [len(one.ids) for one in rows]
         if len(set(counts)) > 1:
-            return (
-                f"step {step}: the ranks have {counts} micro-batches",
-                "a remainder that not every rank gets",
-            )
+            evidence = f"step {step}: the ranks have {counts} micro-batches"
+            return evidence, "a remainder that not every rank gets"
+        if declared > 1 and counts[0] != declared:
+            evidence = f"step {step}: {counts[0]} micro-batches, {declared} declared"
+            return evidence, "dropped or repeated micro-batches"
     return None
 
 
@@ -183,7 +188,6 @@ def _shared(subject: Subject, table: Mapping[int, list[Rows]]) -> Problem:
         couple: sum(equal_pairs(rows[couple[0]].keys, rows[couple[1]].keys) for rows in steps)
         for couple in couples
     }
-    steps = list(table.values())
     possible = sum(len(rows[one].keys) * len(rows[other].keys) for rows in steps for one, other in couples)
     apart, of_apart = _across_steps(table, subject.declared.epoch_steps)
     found = sum(together.values())

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from mothertongue_arbiter.torch.batches import token_ids
@@ -86,6 +87,32 @@ def ranks_of(subject: Subject) -> int:
 def rows_of_rank(subject: Subject, step: int, rank: int) -> list[Any]:
     """Return the micro-batches of one rank as a list."""
     return batches_of(subject.need("micro_batches")(step, rank), subject.run.batch(step))
+
+
+def whole_batch(subject: Subject, step: int) -> Any:
+    """Return the batch of all ranks: `batch(step)`, or what it is a part of when it is that of rank 0."""
+    batch, ranks = subject.run.batch(step), ranks_of(subject)
+    if ranks < 2 or not hasattr(subject.run, "micro_batches"):
+        return batch
+    parts = [rows_of_rank(subject, step, rank) for rank in range(ranks)]
+    try:
+        mine, first = Counter(Rows.of([batch]).keys), Counter(Rows.of(parts[0]).keys)
+        return _joined([part for of_rank in parts for part in of_rank]) if mine == first else batch
+    except (Unavailable, RuntimeError):  # no token ids, or rows of different lengths
+        return batch
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """Return the rows of `batches`, all built alike, as one batch."""
+    first = batches[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(batches)) if first.dim() else first
+    if isinstance(first, Mapping):
+        return {name: _joined([batch[name] for batch in batches]) for name in first}
+    if isinstance(first, list | tuple):
+        parts = [_joined(part) for part in zip(*batches, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    return first
 
 
 def looked_at(subject: Subject, steps: int = LOOKED_AT_STEPS) -> dict[int, Rows]:

@@ -10,6 +10,7 @@ import torch
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named
 from mothertongue_arbiter.torch.backward import backward
+from mothertongue_arbiter.torch.rows import ranks_of, whole_batch
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 from mothertongue_arbiter.torch.watching import Recorded, Watch
 from mothertongue_arbiter.torch.xray import Xray, captured_logits, xray
@@ -44,7 +45,7 @@ def _take_step(subject: Subject, watch: Watch, step: int) -> Recorded:
     record = Recorded(step=step)
     left = {name: parameter.grad for name, parameter in run.model.named_parameters()}
     if not subject.is_random:
-        record.reference = backward(run, run.batch(step), seed=subject.options.seed).gradients
+        record.reference = backward(run, whole_batch(subject, step), seed=subject.options.seed).gradients
     for name, parameter in run.model.named_parameters():  # what the program left there, a fault may need
         parameter.grad = left[name]
     record.before, record.weights_before = watch.updated(), watch.weights()
@@ -66,7 +67,7 @@ def step_weights(subject: Subject, steps: Steps) -> Check:
         raise Unavailable("no logits with the gradient of a cross-entropy were seen in `train_step`")
     means = [weight for one in xrays if (weight := _typical_weight(one)) is not None]
     declared = subject.declared.accumulation
-    if declared > 1 and len(xrays) != declared:
+    if declared > 1 and len(xrays) not in (declared, declared * ranks_of(subject)):
         evidence = f"{len(xrays)} micro-batches seen, {declared} declared"
         return Check(
             name="step weights", verdict=Verdict.FAIL, evidence=evidence, cause="dropped micro-batches"
