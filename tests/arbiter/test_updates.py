@@ -424,6 +424,35 @@ def test_a_mistake_inside_the_optimizer_is_named(cause, mistake, named):
     assert named in cause(hand_adam(**mistake))
 
 
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_step_counter_that_is_set_back_is_found(cause, declared):
+    run = declaring() if declared else ZooRun()
+    step = run.optimizer.step
+
+    def forgetful():
+        step()
+        run.optimizer.state.clear()
+
+    run.optimizer.step = forgetful
+    assert "start afresh" in cause(run)
+
+
+def test_moments_that_cannot_be_read_in_the_middle_of_a_run_are_not_guessed(parity):
+    run = hand_adam(dtype=torch.float64)
+    for step in range(2):
+        run.train_step(step)
+    for state in run.optimizer.state.values():
+        state["mine"] = state.pop("exp_avg")
+    with pytest.raises(Unavailable, match="cannot be read"):
+        parity(run, step=2)
+
+
+def test_a_gradient_that_is_no_number_is_called_so(cause):
+    run = declaring()
+    run.model.blocks[0].up.weight.register_hook(lambda g: g * float("nan"))
+    assert "not a finite number" in cause(run)
+
+
 def test_updates_lost_in_bfloat16_weights_are_named(cause):
     run = declaring()
     run.model.to(torch.bfloat16)

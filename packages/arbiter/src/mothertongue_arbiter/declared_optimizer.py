@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from mothertongue_arbiter.errors import ArbiterError
 
 Algorithm = Literal["sgd", "adam", "adamw", "lion", "muon"]
+Adjustment = Literal["keller", "moonshot", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,27 @@ class Group:
     nesterov: bool = False  # sgd, muon
     # muon: "keller" multiplies the orthogonal update by sqrt(max(1, rows / columns)), "moonshot" by
     # 0.2 sqrt(max(rows, columns)), "none" by 1.
-    adjust: Literal["keller", "moonshot", "none"] = "keller"
+    adjust: Adjustment = "keller"
+
+    def __post_init__(self) -> None:
+        """Refuse what would silently be taken for something else.
+
+        Raises:
+            ArbiterError: `parameters` is one string, or a name is unknown.
+        """
+        patterns: object = self.parameters
+        if isinstance(patterns, str):  # its letters would be taken for patterns
+            raise ArbiterError(
+                f"declared.optimizer: parameters={patterns!r} is one string, a tuple of patterns expected; "
+                f"write ({patterns!r},)"
+            )
+        for field, value, known in (
+            ("algorithm", self.algorithm, get_args(Algorithm)),
+            ("adjust", self.adjust, get_args(Adjustment)),
+        ):
+            if value not in known:
+                expected = ", ".join(known)
+                raise ArbiterError(f"declared.optimizer: {field} {value!r} found, one of {expected} expected")
 
     def rate(self, step: int) -> float:
         """Return the learning rate of optimizer step `step`."""

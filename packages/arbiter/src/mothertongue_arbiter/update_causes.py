@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import get_args
 
-from mothertongue_arbiter.declared_optimizer import Algorithm, Group
+from mothertongue_arbiter.declared_optimizer import Adjustment, Algorithm, Group
 from mothertongue_arbiter.update_history import History, judge, replay, with_group, with_rates
 from mothertongue_arbiter.update_rules import bfloat16
 
-Adjustment = Literal["keller", "moonshot", "none"]
 Supposition = tuple[str, History]  # a cause, and the history that it would have made
 
+NOT_FINITE = "a gradient or a weight that is not a finite number"
 UNKNOWN = "none of the known mistakes explains it"
 LOST = "updates are lost to the rounding of low-precision weights: keep float32 master weights"
 STILL = "not updated at all: the optimizer holds an old copy, skips it or writes into a copy"
 EPSILONS = (0.0, 1e-30, 1e-16, 1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 BETAS = ((0.9, 0.999), (0.9, 0.99), (0.9, 0.98), (0.9, 0.95), (0.95, 0.95), (0.8, 0.95), (0.95, 0.98))
 MOMENTUMS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99)
-ADJUSTMENTS: tuple[Adjustment, ...] = ("keller", "moonshot", "none")
+ADJUSTMENTS: tuple[Adjustment, ...] = get_args(Adjustment)
 KINDS: tuple[Algorithm, ...] = ("adamw", "sgd", "lion")
 SPEEDS = (2, 3, 4, 8)  # how often a scheduler may be stepped: once a micro-batch, or by each process
 BFLOAT16_NOISE = 1e-3  # relative; half a spacing of bfloat16 is 4e-3 at most
@@ -37,6 +37,8 @@ def explain(history: History) -> str:
         return LOST
     if found.still:
         return STILL
+    if not math.isfinite(found.off):
+        return NOT_FINITE
     nearest, least = UNKNOWN, MOSTLY * found.ratio
     for cause, supposed in _suppositions(history):
         ratio = judge(supposed).ratio

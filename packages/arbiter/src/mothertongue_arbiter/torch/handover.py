@@ -203,6 +203,8 @@ def _scaled(wrong: Compared, compared: list[Compared], declared: Declared, optim
 def _length_cause(wrong: Compared, compared: list[Compared], declared: Declared, clip: float | None) -> str:
     """Name the likely reason for a gradient of the wrong length."""
     times = wrong.factor / wrong.expected
+    if not math.isfinite(times):
+        return "a gradient that is not finite"
     for count, parts in ((declared.accumulation, "micro-batches"), (declared.ranks, "ranks")):
         if count > 1 and abs(times / count - 1) <= wrong.tolerance:
             return f"the gradients of {count} {parts} are summed where they should be averaged"

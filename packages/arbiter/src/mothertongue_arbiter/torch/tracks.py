@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mothertongue_arbiter.declared_optimizer import Group, Optimizer
+from mothertongue_arbiter.declared_optimizer import Adjustment, Group, Optimizer
 from mothertongue_arbiter.run import matches
 from mothertongue_arbiter.torch.rounding import OwnPrecision
 from mothertongue_arbiter.torch.steps import Steps
@@ -23,7 +23,11 @@ from mothertongue_arbiter.update_rules import NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS
 LARGEST_PIECE = 1 << 22  # elements judged at once, so that a large embedding costs no gigabytes of float64
 FIRST = ("exp_avg", "momentum_buffer", "momentum")  # keys of optimizer.state
 SECOND = ("exp_avg_sq",)
-ADJUSTMENTS = {None: "keller", "original": "keller", "match_rms_adamw": "moonshot"}
+ADJUSTMENTS: dict[str | None, Adjustment] = {
+    None: "keller",
+    "original": "keller",
+    "match_rms_adamw": "moonshot",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +86,7 @@ class Track:
 
 def _array(tensor: Tensor, part: slice | None) -> Array:
     tensor = tensor.detach() if part is None else tensor.detach().reshape(-1)[part]
-    found: Array = tensor.double().cpu().numpy()
+    found: Array = tensor.cpu().double().numpy()  # not every device has float64
     return found
 
 

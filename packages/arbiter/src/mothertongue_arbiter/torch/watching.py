@@ -194,7 +194,8 @@ def _masters(run: TrainingRun, optimizers: list[Any]) -> dict[str, Tensor]:
     parameters = dict(run.model.named_parameters())
     held = [one for optimizer in optimizers for group in _groups(optimizer) for one in group["params"]]
     known = {id(one) for one in held}
-    missing = {name: weight for name, weight in parameters.items() if id(weight) not in known}
+    trained = {name: weight for name, weight in parameters.items() if weight.requires_grad}
+    missing = {name: weight for name, weight in trained.items() if id(weight) not in known}
     own = {id(weight) for weight in parameters.values()}
     found: dict[str, Tensor] = {}
     for tensor in held:
