@@ -44,6 +44,8 @@ def damaged(tmp_path, *, arrays=None, **header):
     [
         ({"version": 2}, "version 2 found, 1 expected"),
         ({"loss": None}, "header"),
+        ({"loss": 10**400}, "too large"),
+        ({"step": float("inf")}, "infinity"),
         ({"tensors": [{"name": "w", "shape": [2, 3]}]}, "trainable"),
         ({"tensors": []}, "0 tensors listed"),
         ({"tensors": [{"name": "w", "shape": [2, 3], "trainable": True}] * 2}, "'w' listed twice"),

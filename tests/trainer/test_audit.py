@@ -56,6 +56,19 @@ def test_prepared_rows_pass(encoded_run: Any) -> None:
     assert certificate.verdict == "PASS", [check for check in certificate.checks if check.verdict != "PASS"]
 
 
+def test_a_certificate_depends_on_what_decides_the_weights(run: RecipeRun) -> None:
+    def changed(**fields: Any) -> set[str]:
+        recipe = dataclasses.replace(run.recipe, **fields)
+        scope = RecipeRun(recipe, run.rows, run.model, run.optimizer).scope
+        return {name for name in scope if scope[name] != run.scope.get(name)}
+
+    training, audited = run.recipe.training, run.recipe.audit
+    assert changed(seed=7) == {"recipe: seed"}
+    assert changed(training=dataclasses.replace(training, warmup_steps=9)) == {"recipe: training"}
+    assert changed(audit=dataclasses.replace(audited, directions=5)) == {"recipe: audit"}
+    assert changed(name="another", training=dataclasses.replace(training, keep_checkpoints=9)) == set()
+
+
 def test_a_head_that_lost_its_tie_is_found(run: RecipeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = torch.nn.Parameter(run.model.head_weight.detach().clone())
     monkeypatch.setattr(Qwen3, "head_weight", property(lambda model: copy))

@@ -126,3 +126,22 @@ def test_shards_of_a_tokenizer_of_the_same_size_but_other_bytes_are_refused(
         file.write("\n")
     with pytest.raises(DataError, match="made by another tokenizer"):
         Rows.open(encoded_run.recipe, tmp_path)
+
+
+def test_rows_of_another_text_or_tokenizer_are_other_rows() -> None:
+    def rows(offsets: list[int], tokenizer: str) -> Rows:
+        shard = Shard(
+            tokens=np.zeros(10, dtype=np.uint16),
+            learn=np.zeros(10, dtype=np.uint8),
+            offsets=np.array(offsets),
+            characters=np.array([2, 2]),
+            metadata={"tokenizer_sha256": tokenizer},
+        )
+        empty = Pieces(component=np.zeros(0, dtype=np.uint8), start=np.zeros(0), length=np.zeros(0))
+        plan = Plan(pieces=empty, offsets=np.zeros(1))
+        return Rows([shard], plan, row_tokens=6, batch_rows=2, pad=PAD)
+
+    first = rows([0, 4, 10], "a").identity
+    assert first == rows([0, 4, 10], "a").identity
+    assert first["data"] != rows([0, 5, 10], "a").identity["data"]
+    assert first["tokenizer"] == "a" != rows([0, 4, 10], "b").identity["tokenizer"]

@@ -236,18 +236,18 @@ def _terminable() -> Iterator[None]:
 
 @contextmanager
 def _bar(*, silent: bool) -> Iterator[Callable[[str], None]]:
-    """Show on stderr which check is running and how many are done; nothing when stderr is no terminal."""
+    """Show on stderr which check is running, and for how long; nothing when stderr is no terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("audit: {task.description}"), BarColumn(), TextColumn("{task.completed} done"))
     with Progress(
-        *columns,
+        TextColumn("audit: {task.description}"),
+        BarColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=silent or not console.is_terminal,
     ) as bar:
-        task = bar.add_task("", total=None, completed=-1)
-        yield lambda name: bar.update(task, description=name, advance=1)
+        task = bar.add_task("reading", total=None)  # how many checks the run allows is not known before
+        yield lambda name: bar.update(task, description=name)

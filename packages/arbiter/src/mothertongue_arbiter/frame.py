@@ -98,7 +98,7 @@ def read_frame(path: Path) -> Frame:
     arrays = StoredArrays(path)
     try:
         header = json.loads(arrays.metadata[HEADER])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise ArbiterError(f"{path}: no JSON header {HEADER!r}; see docs/frame-format.md") from None
     try:
         if header["version"] != VERSION:
@@ -108,7 +108,7 @@ def read_frame(path: Path) -> Frame:
             for one in header["tensors"]
         )
         loss, step = float(header["loss"]), int(header.get("step", 0))
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ArbiterError(f"{path}: header {HEADER!r}: bad or missing {error}") from None
     _check_entries(path, tensors, arrays)
     return Frame(tensors=tensors, arrays=arrays, loss=loss, step=step)

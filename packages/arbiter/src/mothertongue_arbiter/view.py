@@ -55,7 +55,7 @@ def _list(rows: list[Row]) -> RenderableType:
     parts: list[RenderableType] = []
     for verdict, name, evidence, seconds in rows:
         parts.append(Text.assemble(verdict, f"  {name}", f"  {seconds}" if seconds else ""))
-        parts.append(Padding(evidence, (0, 0, 0, 2)))
+        parts.append(Padding(evidence, (0, 0, 0, 2), expand=False))
     return Group(*parts)
 
 
