@@ -94,9 +94,9 @@ def test_right_guesses_are_taken_and_wrong_ones_leave_no_trace(
     runs: list[int] = []
     feed_each = exact_session.feed_each
 
-    def counted(ids: list[int]) -> np.ndarray:
+    def counted(ids: list[int], out: np.ndarray) -> np.ndarray:
         runs.append(len(ids))
-        return feed_each(ids)
+        return feed_each(ids, out=out)
 
     def oracle(self: Lookup, room: int) -> list[int]:
         """Two right guesses, then a wrong one."""

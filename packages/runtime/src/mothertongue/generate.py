@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mothertongue.errors import DataError
-from mothertongue.lookup import Lookup
+from mothertongue.lookup import GUESSES, Lookup
 from mothertongue.pieces import Pieces
 from mothertongue.sampling import Logits, Sampler, Sampling
 from mothertongue.session import CHUNK_TOKENS, Session
@@ -59,6 +59,7 @@ def generate(
         return "cancelled"
     # Row i holds the logits after the i-th guess; row 0 those after the last token that is no guess.
     rows, guesses, filled, made = logits[np.newaxis], list[int](), len(prompt), 0
+    room = np.empty((1 + GUESSES, session.vocabulary), np.float32)
     while True:
         accepted = 0
         for row in rows:
@@ -82,7 +83,7 @@ def generate(
         session.rewind(filled)
         guesses = lookup.guess(min(longest - made, session.context - filled) - 1) if lookup else []
         start_s = time.perf_counter()
-        rows = session.feed_each([token, *guesses])
+        rows = session.feed_each([token, *guesses], out=room)
         filled += 1
         if lookup:
             lookup.fed(guesses, time.perf_counter() - start_s)

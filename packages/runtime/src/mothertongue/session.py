@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +88,15 @@ class Engine:
             self._sessions.add(session)
         return session
 
-    @contextmanager
-    def running(self) -> Iterator[Any]:
-        """Give the graph for one run; between two runs threads may begin or cease to spin."""
+    def run(self, session: Session) -> None:
+        """Compute what `session` has bound; between two runs threads may begin or cease to spin."""
         if self._policy and self._watch.age_s >= REVIEW_S:
             self._review()
         with self._lock:
             self._running += 1
             graph = self._graph = self._graph or self._open_graph()
         try:
-            yield graph
+            graph.run_with_iobinding(session.binding(graph))
         finally:
             with self._lock:
                 self._running -= 1
@@ -170,7 +168,11 @@ class Session:
             if name.startswith("past_key_values."):
                 _, kv_heads, _, head_width = shape
                 self._cache[name] = np.zeros((1, int(kv_heads), self.context, int(head_width)), np.float32)
+        self._next: dict[str, npt.NDArray[Any]] = {}  # what the next run reads and writes beside the cache
+        if engine.keeps_any_logits:
+            self._next[KEEP_INPUT] = self._keep
         self._binding: Any = None
+        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     @classmethod
     def open(cls, folder: Path, *, threads: int | None = None, spinning: bool | None = None) -> Session:
@@ -212,10 +214,16 @@ class Session:
             self._run(ids[begin : begin + CHUNK_TOKENS], self._logits)
         return self._logits.reshape(-1).copy()
 
-    def feed_each(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Append `ids` to the cache and return the logits (T, V) after each of them; errors as in `feed`."""
+    def feed_each(
+        self, ids: Sequence[int], out: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Append `ids` to the cache and return the logits (T, V) after each of them; errors as in `feed`.
+
+        They are written into `out` (at least T, V), if it is given.
+        """
         self._check(ids)
-        logits = np.empty((1, len(ids), self.vocabulary), np.float32)
+        rows = np.empty((len(ids), self.vocabulary), np.float32) if out is None else out[: len(ids)]
+        logits = rows[np.newaxis]
         pieces = [slice(begin, begin + CHUNK_TOKENS) for begin in range(0, len(ids), CHUNK_TOKENS)]
         for piece in pieces:
             part = logits[:, piece]
@@ -224,11 +232,22 @@ class Session:
             else:
                 for place, token in enumerate(ids[piece]):
                     self._run([token], part[:, place : place + 1])
-        return logits.reshape(len(ids), self.vocabulary)
+        return rows
 
     def unbind(self) -> None:
         """Let go of the engine's graph; the next run binds anew. The cache stays."""
         self._binding = None
+
+    def binding(self, graph: Any) -> Any:
+        """Return what the next run reads and writes, bound to `graph`."""
+        if self._binding is None:
+            self._binding, self._bound = graph.io_binding(), {}
+            for name, buffer in self._cache.items():
+                self._rebind(name, buffer)
+                self._rebind(name.replace("past_key_values", "present"), buffer)
+        for name, array in self._next.items():
+            self._rebind(name, array)
+        return self._binding
 
     def _check(self, ids: Sequence[int]) -> None:
         total = self.position + len(ids)
@@ -243,29 +262,20 @@ class Session:
         """Compute one chunk into `logits` (1, kept, V), the last positions of it."""
         count = len(ids)
         self._ids[0, :count] = ids
-        with self.engine.running() as graph:
-            if self._binding is None:
-                self._bind(graph)
-            self._bind_input("input_ids", self._ids, (1, count))
-            self._bind_input("attention_mask", self._mask, (1, self.position + count))
-            if self.engine.keeps_any_logits:
-                self._keep[()] = logits.shape[1]
-            self._bind_output("logits", logits)
-            graph.run_with_iobinding(self._binding)
+        self._keep[()] = logits.shape[1]
+        self._next["input_ids"] = self._ids[:, :count]
+        self._next["attention_mask"] = self._mask[:, : self.position + count]
+        self._next["logits"] = logits
+        self.engine.run(self)
         # Only now: a Ctrl-C before this line leaves the cache as it was.
         self._tokens.extend(ids)
 
-    def _bind(self, graph: Any) -> None:
-        """Bind what never changes: for each layer's key and value one buffer, as past and present."""
-        self._binding = graph.io_binding()
-        for name, buffer in self._cache.items():
-            self._bind_input(name, buffer, buffer.shape)
-            self._bind_output(name.replace("past_key_values", "present"), buffer)
-        if self.engine.keeps_any_logits:
-            self._bind_input(KEEP_INPUT, self._keep, ())
-
-    def _bind_input(self, name: str, array: npt.NDArray[Any], shape: tuple[int, ...]) -> None:
-        self._binding.bind_input(name, "cpu", 0, array.dtype, shape, array.ctypes.data)
-
-    def _bind_output(self, name: str, array: npt.NDArray[Any]) -> None:
-        self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    def _rebind(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Bind `array` unless it is bound already; so a step binds nothing but the mask."""
+        place = (array.__array_interface__["data"][0], array.shape)
+        if self._bound.get(name) == place:
+            return
+        output = name == "logits" or name.startswith("present.")
+        bind = self._binding.bind_output if output else self._binding.bind_input
+        bind(name, "cpu", 0, array.dtype, array.shape, place[0])
+        self._bound[name] = place
