@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
 TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
-	"accelerate>=1.1,<2"
+	"accelerate>=1.1,<2" "jax>=0.4.35,<0.12"
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help

@@ -64,6 +64,13 @@ def test_the_arbiter_names_torch_only_in_its_adapter() -> None:
     assert all(Path(name).parts[0].startswith("torch") for name in naming), naming
 
 
+def test_the_arbiter_names_jax_only_in_its_adapter() -> None:
+    source = ROOT / "packages/arbiter/src/mothertongue_arbiter"
+    naming = {path.relative_to(source) for path in source.rglob("*.py") if "jax" in imported_names(path)}
+    assert naming
+    assert all(path.parts[0] == "jax" for path in naming), naming
+
+
 def test_arrows_between_the_packages_point_one_way() -> None:
     allowed = {
         "arbiter": {"mothertongue_arbiter"},
