@@ -1,4 +1,6 @@
+import importlib
 import json
+import sys
 
 import pytest
 import torch
@@ -96,6 +98,13 @@ def test_what_is_no_causal_language_model_is_refused_in_one_line(tmp_path, state
         causal_lm_run(tmp_path)
     assert said in str(failure.value)
     assert "\n" not in str(failure.value)
+
+
+def test_without_transformers_the_install_line_is_the_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, causal_lm.__name__)
+    with pytest.raises(ArbiterError, match="pip install transformers"):
+        importlib.import_module(causal_lm.__name__)
 
 
 def test_a_name_on_the_hub_is_not_downloaded(tmp_path):
