@@ -96,6 +96,30 @@ def test_a_wrong_average_is_named(check, rule, named):
     assert named in found.cause
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_usual_ramp_of_a_young_average_passes_and_is_said(check, late):
+    run = averaging(None)
+    steps = iter(range(late, 10))
+
+    @torch.no_grad()
+    def average(before):
+        n = next(steps)
+        for name, one in run.model.named_parameters():
+            run.ema[name].lerp_(one, 1 - (1 + n) / (10 + n))
+
+    run.average = average
+    found = check(run)
+    assert found.verdict == Verdict.PASS, found
+    assert "usual ramp" in found.evidence
+
+
+def test_an_average_of_another_kind_is_not_judged(check):
+    run = Averaged()
+    run.ema, run.average = object(), lambda before: None
+    with pytest.raises(Unavailable, match="`ema` is a object"):
+        check(run)
+
+
 def test_an_average_that_is_the_weights_is_named(check):
     run = Averaged()
     run.ema = {name: one.detach() for name, one in run.model.named_parameters()}

@@ -103,6 +103,38 @@ def test_a_gradient_scale_that_the_step_undoes_is_undone_in_what_is_seen():
     assert record.handed["a"] is None
 
 
+def test_a_wrapper_remembers_through_the_optimizers_that_it_holds():
+    class Both:
+        def __init__(self, *optimizers):
+            self.optimizers = optimizers
+
+        @property
+        def param_groups(self):
+            return [group for one in self.optimizers for group in one.param_groups]
+
+        def step(self):
+            for one in self.optimizers:
+                one.step()
+
+    run = Run()
+    run.optimizer = Both(*(torch.optim.AdamW([one], lr=0.5) for one in run.model.parameters()))
+    give(run)
+    run.optimizer.step()
+    assert set(Watch(run).state["b"]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_what_an_optimizer_keeps_in_its_own_way_is_not_read_and_stops_nothing():
+    run, record = Run(), Recorded()
+    run.optimizer.state = {one: torch.zeros_like(one) for one in run.model.parameters()}
+    run.optimizer.param_groups[0]["lr"] = None
+    run.optimizer.step = lambda: None
+    watch = Watch(run)
+    assert watch.state == {"a": None, "b": None}
+    with watch.watching(record):
+        run.optimizer.step()
+    assert record.learning_rate == 0.0
+
+
 def test_a_closure_is_noticed():
     run, record = Run(), Recorded()
     with Watch(run).watching(record):

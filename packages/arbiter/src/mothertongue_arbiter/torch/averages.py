@@ -24,6 +24,7 @@ class Averaging:
     """One tensor in one step, in float64."""
 
     name: str
+    step: int
     old: Tensor  # average before the step
     new: Tensor  # average after it
     stale: Tensor  # weights before the step
@@ -49,6 +50,11 @@ def averaged_weights(subject: Subject, steps: Steps) -> Check:
     if decay is None:
         raise Unavailable("`declared.ema_decay` is not given")
     averages = average_of(subject.run)
+    if not averages:
+        kind = type(subject.run.ema).__name__  # type: ignore[attr-defined]
+        raise Unavailable(
+            f"`ema` is a {kind}; a module, or a mapping, with tensors by the names of the model is expected"
+        )
     weights = dict(subject.run.model.named_parameters())
     missing = [name for name, one in weights.items() if one.requires_grad and name not in averages]
     if missing:
@@ -59,6 +65,8 @@ def averaged_weights(subject: Subject, steps: Steps) -> Check:
         return _failed(f"the average is the weights: {named(aliased)}", cause, aliased)
     seen = list(_averagings(steps))
     bad = list(dict.fromkeys(one.name for one in seen if one.error(_rule(one, decay)) > 1))
+    on_ramp = bool(bad) and any(_follows_ramp(seen, decay, late) for late in (0, 1))
+    bad = [] if on_ramp else bad
     resolved = [one for one in seen if one.is_resolved(_rule(one, decay))]
     if bad:
         cause = _cause([one for one in seen if one.name in bad], decay)
@@ -77,6 +85,7 @@ def averaged_weights(subject: Subject, steps: Steps) -> Check:
     evidence = (
         f"{len(averages)} tensors follow the weights with decay {decay:g} in {len(steps.records)} steps"
     )
+    evidence += ", still on its usual ramp (1 + n) / (10 + n)" if on_ramp else ""
     return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
 
 
@@ -86,16 +95,24 @@ def _averagings(steps: Steps) -> Iterator[Averaging]:
         for name, old in record.average_before.items():
             yield Averaging(
                 name=name,
-                old=old.double(),
-                new=record.average_after[name].double(),
-                stale=record.weights_before[name].double(),
-                weights=record.weights_after[name].double(),
+                step=record.step,
+                old=old.cpu().double(),
+                new=record.average_after[name].cpu().double(),
+                stale=record.weights_before[name].cpu().double(),
+                weights=record.weights_after[name].cpu().double(),
                 epsilon=torch.finfo(old.dtype).eps,
             )
 
 
 def _rule(one: Averaging, decay: float) -> Tensor:
     return decay * one.old + (1 - decay) * one.weights
+
+
+def _follows_ramp(seen: list[Averaging], decay: float, late: int) -> bool:
+    """Return whether a young average begins with the usual ramp, of which `decay` is the end."""
+    counts = [one.step + late for one in seen]
+    ramp = [min(decay, (1 + n) / (10 + n)) for n in counts]
+    return all(one.error(_rule(one, now)) <= 1 for one, now in zip(seen, ramp, strict=True))
 
 
 def _stale_rule(one: Averaging, decay: float) -> Tensor:

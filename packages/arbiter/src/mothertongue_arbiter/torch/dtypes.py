@@ -102,13 +102,7 @@ def _moments(subject: Subject, steps: Steps) -> Iterator[tuple[str, str]]:
 
 def _state(steps: Steps, name: str) -> Mapping[str, Any]:
     """Return what an optimizer remembers of `name` now; empty where it shows nothing."""
-    tensor = steps.watch.held[name]
-    for optimizer in steps.watch.optimizers:
-        state = getattr(optimizer, "state", None)
-        if isinstance(state, Mapping) and isinstance(state.get(tensor), Mapping):
-            found: Mapping[str, Any] = state[tensor]
-            return found
-    return {}
+    return steps.watch.state_of(name) or {}
 
 
 def _beta2(subject: Subject, steps: Steps, name: str) -> float:

@@ -55,6 +55,9 @@ class Watch:
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
         self.optimizers = [one for one in optimizers_of(run) if hasattr(one, "step")]
+        # A wrapper steps for the optimizers that it holds; they are the ones that remember.
+        nested = [part for one in self.optimizers for part in getattr(one, "optimizers", ())]
+        self.holders = [*self.optimizers, *nested]
         self.masters = _masters(run, self.optimizers)
         self.held: dict[str, Tensor] = {**dict(run.model.named_parameters()), **self.masters}
         self.state = {name: self._state_of(name) for name in self.held}
@@ -64,16 +67,24 @@ class Watch:
 
     def _state_of(self, name: str) -> dict[str, Any] | None:
         """Return a copy of what the optimizer remembers of `name`; None where that cannot be read."""
+        state = self.state_of(name)
+        if state is None:
+            return None
+        return {
+            key: value.detach().clone() if isinstance(value, Tensor) else value
+            for key, value in state.items()
+        }
+
+    def state_of(self, name: str) -> Mapping[str, Any] | None:
+        """Return what the optimizer remembers of `name` now; None where that cannot be read."""
         tensor = self.held[name]
-        for optimizer in self.optimizers:
-            if any(one is tensor for group in _groups(optimizer) for one in group["params"]):
-                state = getattr(optimizer, "state", None)
-                if not isinstance(state, Mapping):
-                    return None
-                return {
-                    key: value.detach().clone() if isinstance(value, Tensor) else value
-                    for key, value in (state.get(tensor) or {}).items()
-                }
+        for holder in self.holders:
+            state = getattr(holder, "state", None)
+            if not isinstance(state, Mapping):
+                continue
+            if any(one is tensor for group in _groups(holder) for one in group["params"]):
+                found = state.get(tensor, {})
+                return found if isinstance(found, Mapping) else None
         return None
 
     def copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,7 +124,7 @@ class Watch:
     def _watched(self, step: Callable[..., Any], optimizer: Any, record: Recorded) -> Callable[..., Any]:
         @wraps(step)  # a scheduler recognises the method that it wrapped
         def watched(*args: Any, **kwargs: Any) -> Any:
-            rates = [float(group.get("lr", 0.0)) for group in _groups(optimizer)]
+            rates = [float(group.get("lr") or 0.0) for group in _groups(optimizer)]
             record.learning_rate = max([record.learning_rate, *rates])
             record.closure |= any(one is not None for one in (*args, *kwargs.values()))
             held = self._groups_of(optimizer)
@@ -173,13 +184,14 @@ class Watch:
 
 def average_of(run: TrainingRun) -> dict[str, Tensor]:
     """Return the averaged weights of the run by the names of its model; empty where it has none."""
-    average = getattr(run, "ema", None)
-    if average is None:
+    average: Any = getattr(run, "ema", None)
+    if isinstance(average, nn.Module):
+        average = dict(average.named_parameters())
+    if not isinstance(average, Mapping):
         return {}
-    found = dict(average.named_parameters()) if isinstance(average, nn.Module) else dict(average)
     names = dict(run.model.named_parameters())
-    stripped = {name.removeprefix(WRAPPER): tensor for name, tensor in found.items()}
-    return {name: tensor for name, tensor in stripped.items() if name in names}
+    found = {str(name).removeprefix(WRAPPER): one for name, one in average.items()}
+    return {name: one for name, one in found.items() if name in names and isinstance(one, Tensor)}
 
 
 def _groups(optimizer: Any) -> list[dict[str, Any]]:
