@@ -41,6 +41,7 @@ SEED = 0
 BYTES_PER_PARAMETER = 56
 BYTES_PER_LOGIT = 64
 IGNORED = -100
+LONGEST_REASON = 160  # characters that are repeated of an error of transformers
 RANDOM_WEIGHTS = "the weights are random, so this certifies the architecture and its training loss"
 RANDOM_ROWS = "the rows are random token ids; --text FILE audits real ones"
 
@@ -229,4 +230,5 @@ def _text_rows(path: Path, text: Path) -> Tensor:
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}"
+    reason = lines[0] if lines else "no reason given"
+    return f"{type(error).__name__}: {reason[:LONGEST_REASON]}"
