@@ -7,15 +7,17 @@ TORCH ?= torch==2.13.0
 
 VENV := .venv
 BIN := $(VENV)/bin
+ALONE := build/alone
 # Another TORCH is another installation.
 INSTALLED := $(VENV)/installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
-TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7" "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
+TEST_TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7"
+TOOLS := $(TEST_TOOLS) "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
 	"accelerate>=1.1,<2" "jax>=0.4.35,<0.12"
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help chat train export test check format smoke docs bench clean
+.PHONY: help chat train export test alone check format smoke docs bench clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +35,13 @@ export: $(INSTALLED) ## the same, up to the proved bundle
 
 test: $(VENV)/tools ## every test, from nothing
 	@$(BIN)/python -m pytest -q -n 2 tests
+
+alone: $(VENV)/tools ## the runtime's wheel without all the rest: its own tests in an environment of its own
+	@rm -rf $(ALONE) && $(PYTHON) -m venv $(ALONE)
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps -w $(ALONE)/wheel packages/runtime
+	@$(ALONE)/bin/python -m pip --disable-pip-version-check install --quiet $(ALONE)/wheel/*.whl $(TEST_TOOLS)
+	@! $(ALONE)/bin/python -c 'import torch' 2>/dev/null
+	@$(ALONE)/bin/python -m pytest -q -n 2 tests/runtime
 
 check: $(VENV)/tools ## lint, format and types
 	@$(BIN)/ruff check .
