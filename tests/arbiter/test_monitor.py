@@ -267,6 +267,18 @@ def test_a_summary_is_written_as_plain_json(tmp_path):
     assert [path.name for path in (tmp_path / "audit").iterdir()] == ["monitor.json"]
 
 
-def test_a_model_without_parameters_has_one_line():
+def test_what_cannot_be_watched_has_one_line():
     with pytest.raises(ArbiterError, match="no trainable parameter"):
         Monitor(nn.ReLU(), None)
+    with pytest.raises(ArbiterError, match=r"loss of shape \(3,\) found"):
+        Monitor(nn.Linear(2, 2), None).observe(0, None, torch.ones(3))
+
+
+def test_numbers_that_are_missing_or_odd_stop_nothing():
+    model = nn.Linear(2, 2).requires_grad_(True)
+    with Monitor(model, None, every=1, budget=None) as monitor:
+        for step, batch in enumerate(
+            (None, {}, [], torch.zeros(0, 4, dtype=torch.long), {"pixels": torch.ones(2)})
+        ):
+            assert monitor.observe(step, batch, None) == ()
+        assert monitor.observe(99, None, torch.ones(1)) == ()  # steps may be left out

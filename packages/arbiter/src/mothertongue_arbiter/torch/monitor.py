@@ -126,7 +126,12 @@ class Monitor:
         """Look at optimizer step `step`, just done on `batch` (or a list of micro-batches) with `loss`.
 
         Returns what is new. On a CUDA device that is about earlier steps, since nothing here waits.
+
+        Raises:
+            ArbiterError: the loss is no single number.
         """
+        if isinstance(loss, Tensor) and loss.numel() != 1:
+            raise ArbiterError(f"monitor: loss of shape {tuple(loss.shape)} found, one number expected")
         pace = self._pace
         pace.begin()
         self.steps += 1

@@ -60,6 +60,8 @@ class ArbiterCallback(TrainerCallback):
         self._despite_audit = despite_audit
         self._watches = monitor
         self._given_optimizer = trainer.optimizer is not None  # then the arguments declare nothing about it
+        self._seen: Any = None  # stands in the place of the Trainer's `training_step`
+        self._own_step: Any = None  # what stood there, if it was not the method of the class
         self._inputs: list[Any] = []
         self._losses: list[Tensor] = []
 
@@ -84,7 +86,7 @@ class ArbiterCallback(TrainerCallback):
         if self.monitor is not None:
             self._warn(self.monitor.close())
             self.monitor.write(Path(args.output_dir) / "audit" / "monitor.json")
-            del self._trainer.training_step  # the method of the class again
+            self._unwrap()
 
     def _audit(self, args: Any, state: Any) -> None:
         run = TrainerRun(self._trainer, declared=self._declared)
@@ -103,11 +105,13 @@ class ArbiterCallback(TrainerCallback):
             log.warning("the training goes on without a good certificate\n%s", page_text(certificate))
 
     def _watch(self) -> None:
+        self._unwrap()  # a training that broke off before
         trainer = self._trainer
         declared = self._declared or Declared(epoch_steps=epoch_steps(trainer))
         optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
         scaler = getattr(trainer.accelerator, "scaler", None)
         self.monitor = Monitor(trainer.model, optimizer, declared=declared, scaler=scaler)
+        self._own_step = vars(trainer).get("training_step")
         step = trainer.training_step
 
         def seen(model: Any, inputs: Any, *rest: Any, **named: Any) -> Tensor:
@@ -116,7 +120,15 @@ class ArbiterCallback(TrainerCallback):
             self._losses.append(loss)
             return loss
 
-        trainer.training_step = seen
+        trainer.training_step = self._seen = seen
+
+    def _unwrap(self) -> None:
+        """Give the Trainer its own `training_step` again."""
+        if self._seen is not None:
+            del self._trainer.training_step
+            if self._own_step is not None:
+                self._trainer.training_step = self._own_step
+        self._seen = None
 
     def _warn(self, findings: Any) -> None:
         for line in sentences(findings):
