@@ -3,10 +3,12 @@ import math
 
 import pytest
 import torch
+from healthy import HEALTHY
 from torch import nn
 from zoo import ZooRun
 
 from mothertongue_arbiter import ArbiterError, Declared, Verdict
+from mothertongue_arbiter.run import declarations
 from mothertongue_arbiter.torch import monitor as monitor_module
 from mothertongue_arbiter.torch.monitor import Monitor
 
@@ -282,3 +284,11 @@ def test_numbers_that_are_missing_or_odd_stop_nothing():
         ):
             assert monitor.observe(step, batch, None) == ()
         assert monitor.observe(99, None, torch.ones(1)) == ()  # steps may be left out
+
+
+@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY.keys())
+def test_a_healthy_run_alarms_nobody(make):
+    run = make()
+    if hasattr(run, "train_step"):
+        monitor = watched(run, steps=8, declared=declarations(run), patience=3)
+        assert monitor.findings == []
