@@ -31,7 +31,7 @@ def with_ids(batch: Any, ids: Tensor) -> Any:
     return batch if old is None else with_tensor(batch, old, ids)
 
 
-def rows_of(batch: Any, rows: slice) -> Any:
+def rows_of(batch: Any, rows: slice | list[int]) -> Any:
     """Return only these rows of every tensor of `batch` that has as many rows as the token ids."""
     ids = token_ids(batch)
     if ids is None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from mothertongue_arbiter.certificate import Check, Verdict
-from mothertongue_arbiter.torch.batches import MASK_NAMES, named_tensor, stretch_of
+from mothertongue_arbiter.judgement import Judge
+from mothertongue_arbiter.torch.backward import backward
+from mothertongue_arbiter.torch.batches import MASK_NAMES, named_tensor, rows_of, stretch_of
 from mothertongue_arbiter.torch.modes import evaluation
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
+from mothertongue_arbiter.torch.witness import TorchWitness
+
+READABLE = 1e-6  # residual of an X-ray; beyond it the loss is no plain cross-entropy
 
 
 def padding_independence(subject: ExactSubject) -> Check:
@@ -38,6 +46,46 @@ def padding_independence(subject: ExactSubject) -> Check:
                 )
     evidence = f"{len(padded)} padded rows have the same logits without padding, which nobody learns"
     return Check(name="padding independence", verdict=Verdict.PASS, evidence=evidence)
+
+
+def unless_padding_learns(subject: ExactSubject, check: Check) -> Check:
+    """Return `check`, of gradient values; where a position learns and sees nothing, of the other rows.
+
+    A mask adds the lowest number there is. Where it is added to everything, it absorbs the scores, and the
+    gradient that softmax hands on is not the derivative. The last padding before a text does learn its first
+    token in many programs.
+    """
+    if check.verdict != Verdict.FAIL:
+        return check
+    try:
+        supervised, real = subject.xray.supervised, real_positions(subject)
+    except Unavailable:
+        return check
+    if supervised.shape[0] != len(real) or subject.xray.residual > READABLE:
+        return check
+    before_text = ~real & (real.long().cumsum(1) == 0)
+    places = (before_text[:, : supervised.shape[1]] & supervised).nonzero().tolist()
+    if not places:
+        return check
+    row, position = places[0]
+    others = [index for index in range(len(real)) if index not in {place[0] for place in places}]
+    if others:
+        found = _values(subject, rows_of(subject.batch, others))
+        left_out = f"rows {others} only: in the others padding learns"
+        return replace(found, evidence=f"{found.evidence}; {left_out}")
+    return Check(
+        name=check.name,
+        verdict=Verdict.INCONCLUSIVE,
+        evidence=f"padding learns a token (row {row}, position {position}); where all is masked, a softmax has "
+        f"no derivative to compare with, so mask that label. Found: {check.evidence}",
+    )
+
+
+def _values(subject: ExactSubject, batch: Any) -> Check:
+    exact = backward(subject.run, batch, seed=subject.options.seed)
+    witness = TorchWitness(subject.run, batch, exact, uses=subject.mode.uses, seed=subject.options.seed)
+    directions = subject.options.random_directions
+    return Judge(witness, subject.declared, step=subject.step, random_directions=directions).values()
 
 
 def real_positions(subject: Subject) -> Tensor:
@@ -70,7 +118,7 @@ def _learned_padding(subject: ExactSubject, real: Tensor) -> int:
         supervised = subject.xray.supervised
     except Unavailable:
         return 0
-    if subject.xray.residual > 1e-6 or supervised.shape[0] != len(real):
+    if subject.xray.residual > READABLE or supervised.shape[0] != len(real):
         return 0
     length = supervised.shape[1]
     padding = ~real[:, :length]
