@@ -76,7 +76,7 @@ def unless_padding_learns(subject: ExactSubject, check: Check) -> Check:
     return Check(
         name=check.name,
         verdict=Verdict.INCONCLUSIVE,
-        evidence=f"padding learns a token (row {row}, position {position}); where all is masked, a softmax has "
+        evidence=f"padding learns a token (row {row}, position {position}); where all is masked, softmax has "
         f"no derivative to compare with, so mask that label. Found: {check.evidence}",
     )
 
