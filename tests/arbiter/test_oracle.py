@@ -67,6 +67,14 @@ def test_a_process_that_closes_its_input_has_ended():
             oracle.loss(0, {})
 
 
+def test_an_oracle_that_refuses_unknown_questions_cannot_move_a_part():
+    answers = 'import sys\nfor line in sys.stdin: print(\'{"error": "unknown: only"}\', flush=True)'
+    with LossOracle(program(answers)) as oracle:
+        assert not oracle.knows_only()
+        with pytest.raises(ArbiterError, match="cannot answer: 'unknown: only'"):
+            oracle.loss(0, {})
+
+
 def test_a_part_of_a_tensor_is_only_asked_of_an_oracle_that_says_it_moved_a_part():
     question = "import sys\nfor line in sys.stdin: print('{\"loss\": 1.5}', flush=True)"
     with LossOracle(program(question)) as oracle:
@@ -80,13 +88,25 @@ def test_a_part_of_a_tensor_is_only_asked_of_an_oracle_that_says_it_moved_a_part
 
 
 @pytest.mark.parametrize(
-    "answer", ["3", "[]", "{}", '{"loss": "much"}', '{"loss": true}', '{"loss": null}', "not json", ""]
+    "answer",
+    [
+        "[" * 60_000,
+        '{"loss": 1%s}' % ("0" * 400),
+        "3",
+        "[]",
+        "{}",
+        '{"loss": "much"}',
+        '{"loss": true}',
+        '{"loss": null}',
+        "not json",
+        "",
+    ],
 )
 def test_an_answer_that_is_no_loss_is_quoted(answer):
     command = program(f"input(); print({answer!r}, flush=True); input()")
     with LossOracle(command) as oracle, pytest.raises(ArbiterError, match="expected") as failure:
         oracle.loss(0, {})
-    assert answer in str(failure.value)
+    assert answer[:60] in str(failure.value)
 
 
 def test_an_answer_without_end_is_refused():

@@ -65,7 +65,7 @@ class LossOracle:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of it is left
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -81,12 +81,17 @@ class LossOracle:
             OutOfTime: `audit_seconds` are over.
         """
         answer = self._answer(seed, steps, only or {})
+        if "error" in answer:
+            raise ArbiterError(f"oracle: cannot answer: {_shown(str(answer['error']).encode())}")
         if only and answer.get("only") is not True:
             raise ArbiterError('oracle: moved whole tensors; "only" needs an answer with "only": true')
         loss = answer.get("loss")
         if isinstance(loss, bool) or not isinstance(loss, int | float):
             raise self._nonsense(json.dumps(answer).encode())
-        return float(loss)
+        try:
+            return float(loss)
+        except OverflowError:  # an integer beyond float64
+            raise self._nonsense(json.dumps(answer).encode()) from None
 
     def knows_only(self) -> bool:
         """Return whether it can move a part of a tensor; asked with a question that moves nothing."""
@@ -101,12 +106,10 @@ class LossOracle:
         line = self._exchange(json.dumps(question).encode() + b"\n")
         try:
             answer = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._nonsense(line) from None
         if not isinstance(answer, dict):
             raise self._nonsense(line)
-        if "error" in answer:
-            raise ArbiterError(f"oracle: cannot answer: {_shown(str(answer['error']).encode())}")
         return answer
 
     def _exchange(self, question: bytes) -> bytes:
@@ -130,13 +133,10 @@ class LossOracle:
                 left = end - time.monotonic()
                 ready = selector.select(left) if left > 0 else []
                 if not ready:
-                    raise (
-                        OutOfTime()
-                        if end != limit
-                        else ArbiterError(
-                            f"oracle: no answer within {self.time_limit_seconds:g} s (--oracle-seconds)"
-                        )
-                    )
+                    if end != limit:
+                        raise OutOfTime
+                    late = f"no answer within {self.time_limit_seconds:g} s (--oracle-seconds)"
+                    raise ArbiterError(f"oracle: {late}")
                 for key, _ in ready:
                     if key.fileobj is stdout:
                         self._read(stdout)
