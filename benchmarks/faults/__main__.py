@@ -32,24 +32,25 @@ Rows = dict[str, dict[str, Any]]
 @click.option("--only", multiple=True, help="Only cases whose name matches this pattern; may be repeated.")
 @click.option("--jobs", default=len(os.sched_getaffinity(0)), show_default=True, help="Processes.")
 @click.option("--tools/--no-tools", default=True, show_default=True, help="Also ask the other checkers.")
-def main(only: tuple[str, ...], jobs: int, tools: bool) -> None:
+@click.option("--result", type=click.Path(path_type=Path, dir_okay=False), default=RESULT, show_default=True)
+def main(only: tuple[str, ...], jobs: int, tools: bool, result: Path) -> None:
     """Score the battery on the fault zoo; writes benchmarks/results/arbiter-faults.json."""
     names = [name for name in cases() if not only or any(fnmatchcase(name, pattern) for pattern in only)]
     if not names:
         raise click.UsageError(f"no case matches {', '.join(only)}")
-    rows = {} if not only else earlier_rows()
+    rows = earlier_rows(result) if only else {}
     columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for name, row in assessed(names, jobs, progress):
             rows[name] = row | ({"tools": rows[name]["tools"]} if "tools" in rows.get(name, {}) else {})
-            keep(rows)
+            keep(rows, result)
         if tools:
             asked = [name for name in names if name not in ARCHITECTURES]  # they know no transformers
             task = progress.add_task("other tools", total=len(asked))
             for name, answers in verdicts(prepared(), asked):
                 rows[name]["tools"] = answers
                 progress.advance(task)
-    keep(rows)
+    keep(rows, result)
     faults, healthy = parted(rows)
     for table in tables(faults, healthy):
         Console().print(table)
@@ -77,27 +78,25 @@ def parted(rows: Rows) -> tuple[Rows, Rows]:
     return faults, {name: row for name, row in rows.items() if name not in FAULT_OF}
 
 
-def earlier_rows() -> Rows:
+def earlier_rows(path: Path) -> Rows:
     """Return the rows of an earlier run, of cases that still exist."""
-    if not RESULT.exists():
+    if not path.exists():
         return {}
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    result = json.loads(path.read_text(encoding="utf-8"))
     known = set(cases())
     return {name: row for name, row in (result["faults"] | result["healthy"]).items() if name in known}
 
 
-def keep(rows: Rows) -> None:
+def keep(rows: Rows, path: Path) -> None:
     """Write the result, sorted, a line a case; a whole one also becomes the score of each certificate."""
     faults, healthy = parted(rows)
-    if not faults or not healthy:
-        return
     figures = summary(faults, healthy)
     parts = [f' "summary": {json.dumps(figures)}']
     for title, group in (("faults", faults), ("healthy", healthy)):
         lines = [f"  {json.dumps(name)}: {json.dumps(group[name], sort_keys=True)}" for name in sorted(group)]
         parts.append(f' "{title}": {{\n' + ",\n".join(lines) + "\n }")
-    RESULT.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
-    if set(rows) == set(cases()):
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    if path == RESULT and set(rows) == set(cases()):
         SCORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 

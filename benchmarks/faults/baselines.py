@@ -34,11 +34,15 @@ def last_loss(run: ZooRun) -> float:
     return fmean(losses)
 
 
-@cache
 def healthy_band(sound: Callable[[], ZooRun]) -> tuple[float, float]:
     """Return the lowest and highest last loss that healthy seeds make likely."""
     settings = sound().settings()
-    losses = [last_loss(ZooRun(**settings | {"seed": seed})) for seed in CURVE_SEEDS]
+    return _band(tuple((name, value) for name, value in settings.items() if name not in ("seed", "declared")))
+
+
+@cache
+def _band(settings: tuple[tuple[str, Any], ...]) -> tuple[float, float]:
+    losses = [last_loss(ZooRun(**dict(settings), seed=seed)) for seed in CURVE_SEEDS]
     spread = BAND * stdev(losses)
     return fmean(losses) - spread, fmean(losses) + spread
 

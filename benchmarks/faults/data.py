@@ -110,7 +110,7 @@ def d11_split_after_the_shuffle(run):
     run.batch = mixed
 
 
-@fault("a loader that is made again each step", "repeated data")
+@fault("a loader that is made again each step", "repetition")
 def d12_the_same_batch_each_step(run):
     batch = run.batch
     run.batch = lambda step: batch(0)
@@ -159,7 +159,7 @@ def d18_last_document_of_a_row_dropped(run):
     with_ids(run, change)
 
 
-@fault("tinyllama#77", "repeated data")
+@fault("tinyllama#77", "repetition")
 def d19_half_of_each_batch_is_the_other_half(run):
     with_ids(run, lambda ids: ids[: ROWS // 2].repeat(2, 1))
 
@@ -184,7 +184,7 @@ def d21_first_token_of_each_document_replaced(run):
     with_ids(run, change)
 
 
-@fault("an epoch that is never shuffled again", "repeated data")
+@fault("an epoch that is never shuffled again", "repetition")
 def d22_order_of_an_epoch_never_changes(run):
     order = run.order
     run.order = lambda epoch: order(0)

@@ -1,6 +1,5 @@
 """Family h: what happens around the steps: checkpoint, resume, training mode, speed, rare events."""
 
-import time
 from dataclasses import replace
 
 import torch
@@ -123,33 +122,33 @@ def h10_loaded_weights_do_not_want_gradients(run):
     run.prepare()
 
 
-@fault("eval_mode_in_train", "modes", sound=sound(dropout=0.2))
+@fault("eval_mode_in_train", "training mode", sound=sound(dropout=0.2))
 def h11_training_in_evaluation_mode(run):
     loss = run.loss
     run.loss = lambda model, batch: loss(model.eval(), batch)
 
 
-@fault("dropout_in_eval", "modes", sound=sound(dropout=0.2))
+@fault("dropout_in_eval", "dropout", sound=sound(dropout=0.2))
 def h12_dropout_in_evaluation(run):
     run.model.operations.drop = lambda x, probability, training: F.dropout(x, probability, True)
 
 
 def declared_fast():
     run = ZooRun()
-    run.declared = replace(run.declared, least_utilisation=1e-4)
+    run.declared = replace(run.declared, least_utilisation=1e-3)
     return run
 
 
 @fault("low_mfu: burn#4598", "throughput", sound=declared_fast)
 def h13_a_loop_where_a_product_should_be(run):
+    """Each position is computed by a forward pass of its own."""
     forward = run.forward
 
     def slow(model, batch):
-        logits = forward(model, batch)
-        for _ in range(400):  # one small kernel after another, as a loop over heads and tokens has
-            logits = logits + 0 * logits.detach()
-        time.sleep(0.05)
-        return logits
+        prefixes = [
+            {name: v[:, : t + 1] for name, v in batch.items()} for t in range(batch["targets"].shape[1])
+        ]
+        return torch.cat([forward(model, prefix)[:, -1:] for prefix in prefixes], dim=1)
 
     run.forward = slow
 
@@ -174,7 +173,7 @@ def h15_tie_lost_in_resume(run):
     after_resume(run, untie)
 
 
-@fault("a checkpoint that is no copy", RESUME)
+@fault("a checkpoint that is no copy")
 def h16_checkpoint_shares_memory_with_the_run(run):
     run.checkpoint = lambda: {
         "models": [model.state_dict() for model in run.replicas],
@@ -185,7 +184,7 @@ def h16_checkpoint_shares_memory_with_the_run(run):
     }
 
 
-@fault("sdc_flip", "same step twice")
+@fault("sdc_flip")
 def h17_an_activation_flips_every_hundredth_call(run):
     """Rare by design: an audit of one step sees it only by luck, and the zoo counts it as it is."""
     calls = []
@@ -197,7 +196,7 @@ def h17_an_activation_flips_every_hundredth_call(run):
     run.model.operations.between_layers = flipped
 
 
-@fault("late_crash: brush#420", "soak")
+@fault("late_crash: brush#420")
 def h18_crash_after_thousands_of_steps(run):
     train_step = run.train_step
 
@@ -218,3 +217,28 @@ def h19_another_kernel_where_gradients_are_kept(run):
         return gate(x) * 1.01 if torch.is_grad_enabled() else gate(x)
 
     run.model.operations.gate = fused
+
+
+@fault("torchtitan#1759", "evaluation", sound=sound(accumulation=4))
+def h20_held_out_loss_divided_by_the_micro_batches(run):
+    evaluate = run.evaluate
+    run.evaluate = lambda: evaluate() / run.accumulation
+
+
+@fault("evaluation leaves its mode behind", "evaluation mode", sound=sound(dropout=0.2))
+def h21_training_goes_on_without_dropout_after_evaluation(run):
+    def evaluate():
+        run.model.eval()
+        with torch.no_grad():
+            return sum(float(run.loss(run.model, run.eval_batches(i))) for i in range(2)) / 2
+
+    run.evaluate = evaluate
+
+
+@fault("evaluation with dropout", "evaluation", sound=sound(dropout=0.5))
+def h22_held_out_loss_with_dropout_on(run):
+    def evaluate():
+        with torch.no_grad():
+            return sum(float(run.loss(run.model, run.eval_batches(i))) for i in range(2)) / 2
+
+    run.evaluate = evaluate

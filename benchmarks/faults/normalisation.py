@@ -136,7 +136,7 @@ def e11_smoothed_without_saying_so(run):
     )
 
 
-@fault("e: temperature in the loss", "loss weights")
+@fault("e: temperature in the loss")
 def e12_temperature_left_in_the_loss(run):
     def cross_entropy(model, batch):
         logits = run.forward(model, batch) / 2

@@ -215,12 +215,12 @@ def c23_warm_up_starts_one_step_late(run):
     run.learning_rate = lambda step: warmed_up(step - 1)
 
 
-@fault("average never updated", "averaged weights")
+@fault("average never updated", "moving average")
 def c24_average_never_updated(run):
     run.average_weights = lambda: None
 
 
-@fault("average of the weights before the step", "averaged weights")
+@fault("average of the weights before the step", "moving average")
 def c25_average_one_step_late(run):
     average, clip = run.average_weights, run.clip
     run.average_weights = lambda: None
@@ -232,7 +232,7 @@ def c25_average_one_step_late(run):
     run.clip = clipped
 
 
-@fault("decay and rate of the average exchanged", "averaged weights")
+@fault("decay and rate of the average exchanged", "moving average")
 def c26_average_forgets_too_fast(run):
     def average():
         with torch.no_grad():

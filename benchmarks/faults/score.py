@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from faults.fault import FAMILIES
+from faults.families import FAMILIES
 
 Row = Mapping[str, Any]
 # What needs a second forward, written from the declaration.
@@ -40,8 +40,8 @@ def summary(faults: Mapping[str, Row], healthy: Mapping[str, Row]) -> dict[str, 
         "inconclusive": sum(bool(row["inconclusive"]) and not row["failed"] for row in sound),
         "localised": sum(row["localised"] for row in placed),
         "gradient_faults": len(placed),
-        "median_seconds": median(row["seconds"] for row in [*rows, *sound]),
-        "median_steps": median(row["steps"] for row in [*rows, *sound] if row["steps"]),
+        "median_seconds": median([row["seconds"] for row in [*rows, *sound]]),
+        "median_steps": median([row["steps"] for row in [*rows, *sound] if row["steps"]] or [0]),
     }
 
 
@@ -91,22 +91,32 @@ def _levels(rows: list[Row], tool: str) -> str:
     return f"{errors} (+{warnings} warned{more}) / {len(answers)}"
 
 
-def tables(faults: Mapping[str, Row], healthy: Mapping[str, Row]) -> list[Table]:
-    """Return the score as tables for a terminal."""
-    by_family = Table("family", "reference-free", "with reference", "localised", "s", "steps", title="Faults")
+def family_lines(faults: Mapping[str, Row]) -> list[tuple[str, ...]]:
+    """Return (family, found without a reference, with one, localised, seconds, steps) of each family."""
+    lines = []
     for family, rows in families(faults).items():
         if not rows:
             continue
         placed = [row for row in rows if "localised" in row]
         steps = [row["steps"] for row in rows if row["steps"]]
-        by_family.add_row(
-            f"{family} {FAMILIES[family]}",
-            share(rows, found_without_reference),
-            share(rows, found),
-            share(placed, lambda row: row["localised"]) if placed else "",
-            f"{median(row['seconds'] for row in rows):.1f}",
-            f"{median(steps):.0f}" if steps else "",
+        lines.append(
+            (
+                f"{family} {FAMILIES[family]}",
+                share(rows, found_without_reference),
+                share(rows, found),
+                share(placed, lambda row: row["localised"]) if placed else "",
+                f"{median(row['seconds'] for row in rows):.1f}",
+                f"{median(steps):.0f}" if steps else "",
+            )
         )
+    return lines
+
+
+def tables(faults: Mapping[str, Row], healthy: Mapping[str, Row]) -> list[Table]:
+    """Return the score as tables for a terminal."""
+    by_family = Table("family", "reference-free", "with reference", "localised", "s", "steps", title="Faults")
+    for line in family_lines(faults):
+        by_family.add_row(*line)
     others = Table("way of looking", "faults found", "healthy alarmed", title="Compared")
     for line in compared(faults, healthy):
         others.add_row(*line)

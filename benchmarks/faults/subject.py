@@ -147,6 +147,16 @@ class ZooRun:
     def eval_batches(self, index: int) -> Batch:
         return self.collate(*(part[ROWS * (index % 2) :][:ROWS] for part in held_out_rows()))
 
+    def evaluate(self) -> float:
+        """Return the mean loss of the held-out part, without dropout, and train on."""
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        with torch.no_grad():
+            losses = [float(self.loss(self.model, self.eval_batches(i))) for i in range(2)]
+        for module, training in modes.items():
+            module.training = training
+        return sum(losses) / len(losses)
+
     def collate(self, ids: Tensor, documents: Tensor) -> Batch:
         if self.padding:
             ids, documents = padded(ids, documents, self.padding)
