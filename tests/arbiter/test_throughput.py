@@ -87,3 +87,17 @@ def test_a_run_without_tokens_or_steps_is_not_measured(subject):
     run.train_step = None
     with pytest.raises(Unavailable, match="train_step"):
         throughput(one)
+
+
+def test_fused_attention_is_counted_too(subject):
+    run = ZooRun()
+
+    def loss(model, batch, believed=run.loss):
+        q = torch.zeros(ROWS, HEADS, TOKENS, 8)
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        return believed(model, batch)
+
+    plain = measure_work(subject(run)).attention
+    run.loss = loss
+    fused = 3 * 2 * 2 * ROWS * HEADS * TOKENS * TOKENS * 8
+    assert measure_work(subject(run)).attention == plain + fused

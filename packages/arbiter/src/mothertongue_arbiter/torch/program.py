@@ -15,21 +15,29 @@ from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Subject
 from mothertongue_arbiter.torch.throughput import throughput
 
-CHECKS: dict[str, Callable[[Subject], Check]] = {
-    "resume": resume,
-    "replicas": replicas,
+Checks = dict[str, Callable[[Subject], Check]]
+
+READING: Checks = {
     "rank data": rank_data,
     "documents": documents_held,
     "repetition": repetition,
     "held-out overlap": overlap,
-    "evaluation": evaluation,
     "rebuild": rebuild,
+}
+MOVING: Checks = {
+    "evaluation": evaluation,
+    "replicas": replicas,
+    "resume": resume,
     "throughput": throughput,
 }
+CHECKS = READING | MOVING
 
 
 def check_program(subject: Subject, ask: Callable[[str, Callable[[], Check]], None]) -> None:
-    """Ask every check by `ask(name, check)`; each finds the run as it was, and leaves it so."""
-    for name, check in CHECKS.items():
+    """Ask every check by `ask(name, check)`. The run is left as it was; one that moves it finds it so."""
+    with preserved(subject.run):
+        for name, check in READING.items():
+            ask(name, lambda check=check: check(subject))  # type: ignore[misc]
+    for name, check in MOVING.items():
         with preserved(subject.run):
             ask(name, lambda check=check: check(subject))  # type: ignore[misc]
