@@ -45,7 +45,7 @@ def test_a_run_is_told_in_a_few_lines_on_standard_error(capsys: pytest.CaptureFi
     assert out == ""
     assert "1.31 M parameters, 7,098,368 tokens in 3,466 steps, float32 on CPU, 2 threads" in err
     assert "only emulate bfloat16" in err
-    assert "changed: the arbiter, code of a, code of b and 1 more. Auditing again." in err
+    assert "The certificate is stale (the arbiter, code of a, code of b and 1 more): auditing again." in err
     assert "Audit: PASS, 17 checks, 2 not run (audit/certificate.json)" in err
     assert "About 6.5 minutes at 18,000 tokens/s (share of the device's peak: n/a)" in err
     assert "WARNING: step 1: FROZEN: norm (gradient norm 1). Likely cause: x" in err

@@ -194,7 +194,7 @@ def _compare(request: Request, path: Path) -> int:
     if request.as_json:
         print(json.dumps({"verdict": certificate.verdict, "stale": bool(changed), "changed": changed}))
     elif changed:
-        print(f"{path}: stale, since then changed: {', '.join(changed)}; audit again")
+        print(f"{path}: stale ({', '.join(changed)}); audit again")
     else:
         print(f"{path}: holds, {certificate.verdict} at step {certificate.step}")
     return STALE if changed else EXIT_CODES[certificate.verdict]

@@ -82,7 +82,7 @@ class TrainingDisplay:
         if isinstance(event, CertificateStale):
             count = len(event.changed)
             said = ", ".join(event.changed[:SHOWN]) + (f" and {count - SHOWN} more" if count > SHOWN else "")
-            self._say(f"The certificate is stale, since then changed: {said}. Auditing again.")
+            self._say(f"The certificate is stale ({said}): auditing again.")
             return
         after = f" after {event.step} steps" if event.step else ""
         self._say(
