@@ -184,12 +184,6 @@ def d21_first_token_of_each_document_replaced(run):
     with_ids(run, change)
 
 
-@fault("an epoch that is never shuffled again", "repetition")
-def d22_order_of_an_epoch_never_changes(run):
-    order = run.order
-    run.order = lambda epoch: order(0)
-
-
 @fault("a loss mask one position late", "labels", sound=sound(chat=True))
 def d23_answer_mask_one_position_late(run):
     with_targets(run, lambda targets: torch.where(targets.roll(1, 1) >= 0, targets, -100))

@@ -127,7 +127,7 @@ def f17_missing_key_left_unwritten(run):
         run.model.norm.copy_(torch.randn(WIDTH, generator=torch.Generator().manual_seed(3)) * 40)
 
 
-@fault("f: one module in two places")
+@fault("[Block()] * n", "tied weights")
 def f18_two_layers_are_one(run):
     run.model.blocks[1] = run.model.blocks[0]
     run.prepare()

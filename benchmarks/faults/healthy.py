@@ -145,3 +145,25 @@ def squared_relu():
     run.model.operations.gate = lambda x: F.relu(x).square()
     run.reference = None
     return run
+
+
+@healthy
+def checkpoint_of_live_tensors():
+    """What `torch.save` gets is often no copy."""
+    run = ZooRun()
+    run.checkpoint = lambda: {
+        "models": [model.state_dict() for model in run.replicas],
+        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers()],
+        "ema": run.ema,
+        "steps_taken": run.steps_taken,
+        "random": torch.get_rng_state(),
+    }
+    return run
+
+
+@healthy
+def same_order_in_each_epoch():
+    run = ZooRun()
+    order = run.order
+    run.order = lambda epoch: order(0)
+    return run

@@ -173,17 +173,6 @@ def h15_tie_lost_in_resume(run):
     after_resume(run, untie)
 
 
-@fault("a checkpoint that is no copy")
-def h16_checkpoint_shares_memory_with_the_run(run):
-    run.checkpoint = lambda: {
-        "models": [model.state_dict() for model in run.replicas],
-        "optimizers": [optimizer.state_dict() for optimizer in run.optimizers()],
-        "ema": run.ema,
-        "steps_taken": run.steps_taken,
-        "random": torch.get_rng_state(),
-    }
-
-
 @fault("sdc_flip")
 def h17_an_activation_flips_every_hundredth_call(run):
     """Rare by design: an audit of one step sees it only by luck, and the zoo counts it as it is."""

@@ -37,3 +37,14 @@ def test_a_tie_that_the_model_does_not_have_is_not_judged(subject):
     run.declared = run.declared.__class__()
     with pytest.raises(Unavailable, match="no tie is declared"):
         ties(subject(run))
+
+
+def test_one_block_listed_twice_needs_a_declared_tie(subject):
+    run = ZooRun()
+    run.model.blocks[1] = run.model.blocks[0]
+    check = ties(subject(run))
+    assert check.verdict == Verdict.FAIL
+    assert "blocks.1 is blocks.0" in check.evidence
+    pair = ("blocks.0.q.weight", "blocks.1.q.weight")
+    run.declared = run.declared.__class__(tied=(*run.declared.tied, pair))
+    assert ties(subject(run)).verdict == Verdict.PASS

@@ -74,6 +74,14 @@ def ties(subject: Subject) -> Check:
         for one, other in subject.declared.tied
     ]
     pairs += _configured_tie(model)
+    repeated = _repeated_layers(subject)
+    if repeated:
+        return Check(
+            name="tied weights",
+            verdict=Verdict.FAIL,
+            evidence=f"one layer in several places, no tie declared: {named(repeated)}",
+            cause="[Block()] * n makes one block and lists it n times",
+        )
     if not pairs:
         raise Unavailable("no tie is declared")
     lost = [name for one, other, name in pairs if one.data_ptr() != other.data_ptr()]
@@ -83,6 +91,22 @@ def ties(subject: Subject) -> Check:
         evidence=f"two tensors, one declared: {named(lost)}" if lost else named([name for *_, name in pairs]),
         cause="a copy, a load or a wrapper that replaced one of the two" if lost else "",
     )
+
+
+def _repeated_layers(subject: Subject) -> list[str]:
+    """Return the layers that a list holds more than once, unless the author declares a tie inside it."""
+    if getattr(subject.run, "declared", None) is None:
+        return []
+    tied = [path for pair in subject.declared.tied for path in pair]
+    repeated = []
+    for name, layers in subject.run.model.named_modules():
+        if isinstance(layers, nn.ModuleList) and not any(path.startswith(f"{name}.") for path in tied):
+            first: dict[int, int] = {}
+            for number, layer in enumerate(layers):
+                earlier = first.setdefault(id(layer), number)
+                if earlier != number and any(True for _ in layer.parameters()):
+                    repeated.append(f"{name}.{number} is {name}.{earlier}")
+    return repeated
 
 
 def _weight(model: nn.Module, path: str) -> Tensor:
