@@ -128,6 +128,15 @@ def test_an_optimizer_that_does_not_follow_the_recipe_is_found(run: RecipeRun) -
     assert "the schedule is not applied" in check.cause
 
 
+def test_a_little_decay_of_the_matrices_is_seen_through_their_bfloat16(run: RecipeRun) -> None:
+    for group in run.optimizer.param_groups:
+        if group["rule"] == "muon":
+            group["weight_decay"] = 0.02
+    check = next(check for check in audit(run).checks if check.name == "update parity")
+    assert check.verdict == "FAIL"
+    assert "where none is declared" in check.cause
+
+
 def test_the_audit_sees_some_rows_of_the_real_step_in_as_many_micro_batches(run: RecipeRun) -> None:
     training = dataclasses.replace(SMOKE.training, micro_batch_sequences=4)
     audited = dataclasses.replace(
@@ -180,3 +189,12 @@ def test_a_certificate_over_random_rows_says_so(run: RecipeRun, encoded_run: Any
     assert run.notes == ("the rows are random documents, since no tokens have been prepared",)
     rows = Rows.open(encoded_run.recipe, encoded_run.folder)
     assert RecipeRun(encoded_run.recipe, rows, run.model, run.optimizer).notes == ()
+
+
+def test_a_checkpoint_before_the_first_step_does_not_disturb_it(run: RecipeRun) -> None:
+    state = run.checkpoint()
+    run.train_step(0)  # the optimizer makes its moments
+    fresh = run.rebuild()
+    fresh.resume(state)
+    fresh.train_step(0)
+    assert all(map(torch.equal, run.model.parameters(), fresh.model.parameters()))

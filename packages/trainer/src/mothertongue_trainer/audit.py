@@ -24,7 +24,7 @@ from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import Declared
 from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
-from mothertongue_trainer.checkpoint import deciding_settings
+from mothertongue_trainer.checkpoint import deciding_settings, moments_of, restore
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
@@ -126,6 +126,15 @@ class RecipeRun:
             step=step,
             steps=self.recipe.steps,
         )
+
+    def checkpoint(self) -> dict[str, dict[str, Tensor]]:
+        """Return copies of what a checkpoint on disk holds."""
+        saved = {"weights": self.model.state_dict(), "moments": moments_of(self.model, self.optimizer)}
+        return {part: {name: one.clone() for name, one in held.items()} for part, held in saved.items()}
+
+    def resume(self, state: dict[str, dict[str, Tensor]]) -> None:
+        """Continue from such a checkpoint, as a restarted training does."""
+        restore(self.model, self.optimizer, weights=state["weights"], moments=state["moments"])
 
     def rebuild(self, dtype: torch.dtype | None = None) -> RecipeRun:
         """Return a fresh run like this one, computing in `dtype`."""

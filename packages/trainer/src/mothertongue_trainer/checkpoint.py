@@ -81,7 +81,7 @@ def save_checkpoint(run_folder: Path, model: Qwen3, optimizer: MuonAdamW, state:
     ids = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     _write_json(partial / "generation_config.json", {**ids, "max_length": model.config.context})
     _write_tensors(partial / WEIGHTS, model.state_dict())
-    _write_tensors(partial / MOMENTS, _moments(model, optimizer))
+    _write_tensors(partial / MOMENTS, moments_of(model, optimizer))
     files = {name: _sha256(partial / name) for name in (WEIGHTS, MOMENTS)}
     _write_json(partial / STATE, {**dataclasses.asdict(state), "sha256": files})
     for path in (*partial.iterdir(), partial):
@@ -176,13 +176,20 @@ def resume(
         raise CheckpointError(f"{folder}: {field} was {then!r}, the recipe says {now!r}; {remedy}")
     if state.tokenizer_sha256 != tokenizer_sha256:
         raise CheckpointError(f"{folder}: trained with another tokenizer than the run folder's; {remedy}")
-    model.load_state_dict(load_file(folder / WEIGHTS))
     moments = load_file(folder / MOMENTS, device=str(model.head_weight.device))
+    restore(model, optimizer, weights=load_file(folder / WEIGHTS), moments=moments)
+    return state
+
+
+def restore(
+    model: Qwen3, optimizer: MuonAdamW, *, weights: dict[str, Tensor], moments: dict[str, Tensor]
+) -> None:
+    """Put saved weights and moments back; a step needs nothing else, its number and rows follow from it."""
+    model.load_state_dict(weights)
     parameters = dict(model.named_parameters())
     for key, tensor in moments.items():
         name, _, moment = key.rpartition("/")
         optimizer.state[parameters[name]][moment] = tensor
-    return state
 
 
 def differing_fields(
@@ -226,12 +233,12 @@ def recipe_sha256(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(recipe.as_dict(), sort_keys=True).encode()).hexdigest()
 
 
-def _moments(model: Qwen3, optimizer: MuonAdamW) -> dict[str, Tensor]:
+def moments_of(model: Qwen3, optimizer: MuonAdamW) -> dict[str, Tensor]:
     """Return the optimizer's tensors as {parameter/moment: tensor}."""
     return {
         f"{name}/{moment}": tensor
         for name, parameter in model.named_parameters()
-        for moment, tensor in optimizer.state[parameter].items()
+        for moment, tensor in optimizer.state.get(parameter, {}).items()
     }
 
 
