@@ -68,8 +68,9 @@ def _of_memory(history: History) -> Iterator[Supposition]:
         "moments start afresh in each step, or the step counter is reset",
         replace(history, forgetful=True),
     )
-    later = list(replay(history))[1:]
-    if all(one.ratio > 1 for one in later if one.resolved):  # it would show in each step but the first
+    later = list(replay(history))[1:]  # rounded moments show in each step but the first
+    shows = all(one.ratio > 1 for one in later if one.resolved)
+    if shows and history.group.algorithm != "muon":  # whose own rounding is larger
         rough = max(history.gradient_error, BFLOAT16_NOISE)  # an implementation may round twice
         yield "the moments are kept in bfloat16", replace(history, stored=bfloat16, gradient_error=rough)
     late = [None, *(event.gradient for event in history.events[:-1])]
