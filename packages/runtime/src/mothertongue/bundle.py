@@ -25,6 +25,7 @@ CONFIG_FILE = "config.json"
 PARITY_FILE = "parity.json"
 REQUIRED_FILES = (GRAPH_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json")
 MAXIMUM_MANIFEST_BYTES = 1 << 24
+HASHED_BYTES = 1 << 22  # at once: Python is free for other threads meanwhile
 ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -178,8 +179,11 @@ def is_plain(name: str) -> bool:
 def file_record(path: Path) -> FileRecord:
     """Return the size and SHA-256 of the file at `path`; raise BundleError if it is a link or no file."""
     size = file_size(path)
-    with path.open("rb") as file:
-        return FileRecord(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=size)
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(HASHED_BYTES, max(size, 1))))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return FileRecord(sha256=digest.hexdigest(), bytes=size)
 
 
 def file_size(path: Path) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 # What the 8-bit kernels of onnxruntime use, the best of each family first.
 INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512bw", "avx2", "i8mm", "asimddp")
-BANDWIDTH_BYTES = 128 << 20  # beyond the last-level cache of a laptop
+BANDWIDTH_BYTES = 256 << 20  # far beyond the last-level cache of a laptop
 BANDWIDTH_REPEATS = 5
 
 

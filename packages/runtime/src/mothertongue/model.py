@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -156,7 +157,10 @@ def load(folder: Path | str, *, threads: int | None = None, sessions: int = SESS
     """
     folder = Path(folder)
     watch = Watch()  # sees what else runs while the bundle is verified
-    manifest = verify(folder)
+    with ThreadPoolExecutor(1) as pool:  # hashing leaves Python free for the import
+        verified = pool.submit(verify, folder)
+        Engine.prepare()
+        manifest = verified.result()
     check_graph(folder, manifest)
     try:
         format_ = ChatFormat.open(folder)
