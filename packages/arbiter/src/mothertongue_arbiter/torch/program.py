@@ -14,12 +14,14 @@ from mothertongue_arbiter.torch.sameness import rebuild
 from mothertongue_arbiter.torch.state import preserved
 from mothertongue_arbiter.torch.subject import Subject
 from mothertongue_arbiter.torch.throughput import throughput
+from mothertongue_arbiter.torch.vocabulary import vocabulary
 
 Checks = dict[str, Callable[[Subject], Check]]
 
 READING: Checks = {
     "rank data": rank_data,
     "documents": documents_held,
+    "vocabulary": vocabulary,
     "repetition": repetition,
     "held-out overlap": overlap,
     "rebuild": rebuild,
