@@ -171,3 +171,51 @@ def test_the_specification_names_every_key_and_every_file_that_must_be_there() -
         *REQUIRED_FILES,
         "replacements",
     }
+
+
+def test_two_files_swapped_are_found(copied: Path) -> None:
+    (copied / "config.json").rename(copied / "x")
+    (copied / "parity.json").rename(copied / "config.json")
+    (copied / "x").rename(copied / "parity.json")
+    with pytest.raises(BundleError, match=r"config\.json: 19 bytes, the manifest says 345"):
+        verify(copied)
+
+
+def test_a_file_longer_than_the_manifest_says_is_refused_unread(copied: Path) -> None:
+    with (copied / "parity.json").open("ab") as file:
+        file.truncate(1 << 40)  # a terabyte of nothing, which takes an hour to read
+    with pytest.raises(BundleError, match=f"{1 << 40} bytes, the manifest says 19"):
+        verify(copied)
+
+
+def test_an_oversized_manifest_is_refused_unread(copied: Path) -> None:
+    with (copied / "manifest.json").open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(BundleError, match=f"not a manifest .{1 << 40} bytes, at most"):
+        verify(copied)
+
+
+def test_a_file_behind_a_link_is_refused(copied: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/secret.json").write_bytes(b"{}")
+    (copied / "extra").symlink_to(tmp_path / "elsewhere")
+    record = {"sha256": hashlib.sha256(b"{}").hexdigest(), "bytes": 2}
+    edit_manifest(copied, lambda fields: fields["files"].update({"extra/secret.json": record}))
+    with pytest.raises(BundleError, match=r"a link|behind a link|missing"):
+        verify(copied)
+
+
+@pytest.mark.parametrize("record", [{"sha256": "0", "bytes": 3}, {"sha256": "0" * 64, "bytes": "3"}])
+def test_a_record_without_size_or_hash_is_refused(copied: Path, record: dict[str, Any]) -> None:
+    edit_manifest(copied, lambda fields: fields["files"].update({"config.json": record}))
+    with pytest.raises(BundleError, match=r"config\.json has no size and hash"):
+        verify(copied)
+
+
+def test_one_hash_names_the_model_and_not_its_papers(copied: Path) -> None:
+    before = Manifest.read(copied).model_sha256
+    other = {"sha256": "1" * 64, "bytes": 19}
+    edit_manifest(copied, lambda fields: fields["files"].update({"parity.json": other}))
+    assert Manifest.read(copied).model_sha256 == before
+    edit_manifest(copied, lambda fields: fields["files"].update({"config.json": other}))
+    assert Manifest.read(copied).model_sha256 != before
