@@ -240,3 +240,45 @@ def test_a_session_without_memory_for_its_cache_is_our_error(
     monkeypatch.setattr(np, "zeros", full)
     with pytest.raises(BundleError, match="no memory for a cache of 64 tokens"):
         engine.session()
+
+
+def test_a_graph_that_cannot_be_loaded_anew_is_tried_again(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine.open(bundle, threads=1)
+    session = engine.session()
+    engine._graph = None
+    session.unbind()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_path", bundle / "none.onnx")
+        with pytest.raises(BundleError, match=r"none\.onnx: does not load"):
+            session.feed([5])
+    assert session.position == 0
+    session.feed([5])
+    assert engine._running == 0
+
+
+def status_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux says what is mapped")
+
+
+@linux_only
+def test_weights_are_mapped_and_not_read_into_memory(shipped: Session) -> None:
+    shipped.feed([5])
+    assert "tiny/model.onnx.data" in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+@linux_only
+def test_a_cache_takes_memory_only_as_it_is_filled(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine.open(bundle, threads=1)
+    monkeypatch.setattr(engine, "context", 1 << 18)
+    before_kb = status_kb("RssAnon")
+    session = engine.session()
+    session.feed(IDS)
+    assert session.cache_bytes == 128 << 20
+    # NumPy asks for pages of 2 MiB where a buffer is large: one for each head, layer, key and value, 16 MiB.
+    assert status_kb("RssAnon") - before_kb < 24 << 10

@@ -101,8 +101,8 @@ class Engine:
         if self._policy and self._watch.age_s >= REVIEW_S:
             self._review()
         with self._lock:
-            self._running += 1
             graph = self._graph = self._graph or self._open_graph()
+            self._running += 1
         try:
             graph.run_with_iobinding(session.binding(graph))
         finally:
