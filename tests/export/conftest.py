@@ -10,7 +10,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from mothertongue_export import export
+from mothertongue_export.checkpoint import read_checkpoint
+from mothertongue_export.oracle import Oracle, open_oracle
 from mothertongue_trainer.document import Document
+from mothertongue_trainer.progress import silent
 from mothertongue_trainer.recipe import ExportConfig
 
 SPECIAL_TOKENS = ["<|bos|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"]
@@ -48,6 +51,12 @@ def heldout() -> list[Document]:
 @pytest.fixture(scope="session")
 def config() -> ExportConfig:
     return ExportConfig(block_size=32)
+
+
+@pytest.fixture(scope="session")
+def oracle(tied: Path, heldout: list[Document]) -> Iterator[Oracle]:
+    with open_oracle(read_checkpoint(tied), heldout=heldout, conversations=[], progress=silent) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

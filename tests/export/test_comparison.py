@@ -8,18 +8,22 @@ import torch
 
 from mothertongue.errors import DataError
 from mothertongue_export.comparison import (
+    PROOF_WORK,
     HeldoutText,
     compare,
     feed_one_by_one,
+    language_parity,
     log_softmax,
     measure,
     select_texts,
     write_both,
 )
+from mothertongue_export.parity import Chats
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.progress import silent
 
 V = 50
+NO_CHATS = Chats(asked=0, ended=0, endless=0, limit_tokens=64)
 
 
 def random_logits(rows: int, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -77,20 +81,30 @@ def document(text: str, language: str = "bn") -> Document:
 
 
 def test_texts_have_their_ends_and_the_bytes_of_what_is_predicted() -> None:
-    texts = select_texts([document("নদী"), document("sky", "en")], Letters(), context=64)  # type: ignore[arg-type]
+    texts = select_texts([document("নদী"), document("sky", "en")], Letters(), context=64, parameters=1)  # type: ignore[arg-type]
     assert [(text.language, text.bytes) for text in texts] == [("bn", 9), ("en", 3)]
     assert texts[1].ids == (0, 10 + ord("s"), 10 + ord("k"), 10 + ord("y"), 4)
 
 
 def test_a_text_longer_than_the_context_is_cut_with_its_bytes() -> None:
-    (text,) = select_texts([document("a" * 100)], Letters(), context=20)  # type: ignore[arg-type]
+    (text,) = select_texts([document("a" * 100)], Letters(), context=20, parameters=1)  # type: ignore[arg-type]
     assert len(text.ids) == 20
     assert text.bytes == 19
 
 
+def test_a_large_model_is_proved_on_fewer_tokens() -> None:
+    documents = [document("a" * 98 + str(number)) for number in range(10, 60)]
+    small, large = (
+        select_texts(documents, Letters(), context=200, parameters=parameters)  # type: ignore[arg-type]
+        for parameters in (1_000_000, int(PROOF_WORK / 500))
+    )
+    assert len(small) == 50
+    assert 500 <= sum(len(text.ids) for text in large) < 620
+
+
 def test_no_prose_at_all_is_refused() -> None:
     with pytest.raises(DataError, match="no held-out text"):
-        select_texts([document("")], Letters(), context=20)  # type: ignore[arg-type]
+        select_texts([document("")], Letters(), context=20, parameters=1)  # type: ignore[arg-type]
 
 
 class Chooser:
@@ -113,6 +127,9 @@ class Chooser:
     def feed(self, ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         self.position += len(ids)
         return self.row(self.position, flips=True)
+
+    def feed_each(self, ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        return np.stack([self.feed([token]) for token in ids])
 
     def logits(self, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, np.dtype[np.float32]]:
         return np.stack([self.row(n, flips=False) for n in range(1, len(ids[0]) + 1)])[None]
@@ -143,7 +160,7 @@ def test_figures_tell_near_ties_from_clear_flips(margin: float, near: float, cle
     """Of 20 predictions, the last 9 take another token, which PyTorch likes less by `margin`."""
     both: Any = Chooser(12 if margin else 1000, margin)
     text = HeldoutText(language="bn", ids=tuple(range(10, 31)), bytes=40)
-    figures = measure(both, both, [text], reference_max_abs=0.0, progress=silent)
+    figures = measure(both, both, [text], chats=NO_CHATS, reference_max_abs=0.0, progress=silent)
     assert figures.tokens == 20
     assert (figures.near_tie_flips_percent, figures.clear_flips_percent) == (near, clear)
     assert figures.top1_agreement_percent == pytest.approx(100 - near - clear)
@@ -152,4 +169,28 @@ def test_figures_tell_near_ties_from_clear_flips(margin: float, near: float, cle
     for place, following in enumerate(text.ids[1:], start=1):
         row = both.row(place, flips=False).astype(np.float64)
         nats += math.log(np.exp(row).sum()) - row[following]
+    assert figures.perplexity_ratio == pytest.approx(
+        math.exp(np.mean([_nats(both, n, flips=True) - _nats(both, n, flips=False) for n in range(1, 21)]))
+    )
     assert figures.languages["bn"].bits_per_byte_torch == pytest.approx(nats / math.log(2) / 40)
+
+
+def _nats(both: Chooser, place: int, *, flips: bool) -> float:
+    row = both.row(place, flips=flips).astype(np.float64)
+    return float(math.log(np.exp(row).sum()) - row[10 + place])
+
+
+def test_the_interval_of_a_language_is_over_its_documents() -> None:
+    """Two texts alike have an interval of no width; a third that is worse widens it upwards."""
+    texts = [HeldoutText(language="bn", ids=tuple(range(10, 31)), bytes=40)] * 3
+    found = random_logits(20, 0)
+    same = compare(found, found, texts[0].ids[1:])
+    worse = compare(found, found * 0.5, texts[0].ids[1:])
+    alike = language_parity(texts, [same] * 3)["bn"]
+    assert alike.increase_percent_interval == pytest.approx((0.0, 0.0))
+    assert alike.bits_per_byte_interval == pytest.approx((alike.bits_per_byte_torch,) * 2)
+    mixed = language_parity(texts, [same, same, worse])["bn"]
+    low, high = mixed.increase_percent_interval
+    assert low == pytest.approx(min(0.0, low))
+    assert low <= mixed.increase_percent <= high
+    assert mixed.documents == 3

@@ -64,7 +64,7 @@ def test_a_failed_gate_leaves_no_bundle_and_an_older_one_untouched(
     older = shutil.copytree(bundle, tmp_path / "bundle")
     before = hashes(older)
     strict = dataclasses.replace(config, maximum_kl_mean=0.0)
-    with pytest.raises(CheckFailed, match=r"not exported; kl_mean is .*, at most 0 allowed"):
+    with pytest.raises(CheckFailed, match=r"not exported; .*kl_mean is .*, at most 0 allowed"):
         export(tied, older, config=strict, heldout=heldout[::6])
     assert hashes(older) == before
     assert list(tmp_path.iterdir()) == [older]
@@ -99,7 +99,7 @@ def test_an_older_bundle_comes_back_when_the_last_rename_fails(
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail_for_the_new)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(BundleError, match="No space left"):
         export(tied, older, config=config, heldout=heldout[::6])
     assert hashes(older) == before
     assert list(tmp_path.iterdir()) == [older]

@@ -8,8 +8,11 @@ import pytest
 
 from mothertongue_export.checkpoint import read_checkpoint
 from mothertongue_export.graph import write_device_graph
-from mothertongue_export.lint import DeviceGraph, lint, lint_weights, quantization_table
+from mothertongue_export.lint import declared_in, lint, provider_findings, quantization_table
+from mothertongue_export.quantization import FLOAT, Plan, Storage
+from mothertongue_export.weights_lint import lint_weights
 
+DOWN = "model.layers.1.mlp.down_proj"
 Change = Callable[[onnx.GraphProto], None]
 
 
@@ -33,6 +36,49 @@ def test_a_graph_as_it_was_written_has_no_findings(
     write_device_graph(checkpoint, tmp_path, block_size=32)
     assert lint(tmp_path, tied=kind == "tied") == []
     assert lint_weights(tmp_path, checkpoint) == []
+
+
+def plan_with(storage: Storage) -> Plan:
+    return Plan(default=Storage(bits=8, block_size=32), exceptions={DOWN: storage})
+
+
+@pytest.mark.parametrize(("storage", "bits"), [(Storage(bits=4, block_size=32), 4), (FLOAT, 32)])
+def test_a_matrix_of_other_bits_than_declared_is_named(
+    storage: Storage, bits: int, tied: Path, tmp_path: Path
+) -> None:
+    write_device_graph(read_checkpoint(tied), tmp_path, plan=plan_with(storage))
+    assert lint(tmp_path, tied=True) == [f"{DOWN}: {bits} bits, 8 expected"]
+    assert lint(tmp_path, tied=True, declared={DOWN: bits}) == []
+    row = next(row for row in quantization_table(tmp_path) if row["bits"] == bits)
+    assert (row["weights"], row["matrices"]) == ("mlp.down_proj", 1)
+
+
+@pytest.mark.parametrize("kind", ["tied", "untied"])
+def test_a_graph_of_floats_has_no_findings_where_floats_are_meant(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    checkpoint = read_checkpoint(request.getfixturevalue(kind))
+    write_device_graph(checkpoint, tmp_path, plan=Plan(default=FLOAT))
+    assert lint(tmp_path, tied=kind == "tied", weights="fp32") == []
+    assert lint_weights(tmp_path, checkpoint) == []
+    assert any("32 bits, 8 expected" in finding for finding in lint(tmp_path, tied=kind == "tied"))
+
+
+def test_an_operator_that_the_cpu_provider_lacks_is_found(folder: Path) -> None:
+    def add_unknown(graph: onnx.GraphProto) -> None:
+        node = next(node for node in graph.node if node.op_type == "QuickGelu")
+        node.op_type = "PagedAttention"
+
+    alter(folder, add_unknown)
+    (finding,) = provider_findings(folder)
+    assert "the CPU provider cannot load it" in finding
+
+
+def test_the_declaration_is_read_from_parity_json(bundle: Path, tmp_path: Path) -> None:
+    declared = declared_in(bundle)
+    assert set(declared.values()) <= {8, 32}
+    assert DOWN in declared
+    assert declared_in(tmp_path) == {}
 
 
 def remove_accuracy_level(graph: onnx.GraphProto) -> None:
@@ -76,42 +122,6 @@ def test_each_departure_is_found_and_named(folder: Path, change: Change, finding
     alter(folder, change)
     findings = lint(folder, tied=True)
     assert any(re.search(finding, found) for found in findings), findings
-
-
-@pytest.mark.parametrize(
-    ("tensor", "value", "finding"),
-    [
-        ("model.layers.1.self_attn.qkv.scales", 1.05, "model.layers.1.self_attn.qkv: row 3, block 0"),
-        ("embedding.scales", np.nan, "embedded: row 1, block 1"),
-        ("model.layers.0.self_attn.q_norm.weight", 1.01, "model.layers.0.self_attn.q_norm.weight: is not"),
-    ],
-)
-def test_one_altered_value_is_found_and_named(
-    folder: Path, tied: Path, tensor: str, value: float, finding: str
-) -> None:
-    """The value numbered 6 or 3 of the tensor is multiplied: row 3, block 0 where a row has two blocks."""
-    file, offset, _ = DeviceGraph(folder).place(tensor)
-    number = 3 if tensor == "embedding.scales" else 6
-    with (folder / file).open("r+b") as data:
-        data.seek(offset + 4 * number)
-        stored = np.frombuffer(data.read(4), np.float32)
-        data.seek(offset + 4 * number)
-        data.write((stored * np.float32(value)).tobytes())
-    findings = lint_weights(folder, read_checkpoint(tied))
-    assert any(finding in found for found in findings), findings
-
-
-def take_scales_of_another_layer(graph: onnx.GraphProto) -> None:
-    tensors = {tensor.name: tensor for tensor in graph.initializer}
-    first, second = (tensors[f"model.layers.{layer}.mlp.down_proj.scales"] for layer in (0, 1))
-    del second.external_data[:]
-    second.external_data.extend(first.external_data)
-
-
-def test_scales_of_another_layer_are_found_though_they_nearly_fit(folder: Path, tied: Path) -> None:
-    alter(folder, take_scales_of_another_layer)
-    (finding,) = lint_weights(folder, read_checkpoint(tied))
-    assert finding.startswith("model.layers.1.mlp.down_proj: row")
 
 
 def test_the_quantization_table_counts_every_matrix(folder: Path, tied: Path) -> None:

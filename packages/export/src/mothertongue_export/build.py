@@ -35,8 +35,9 @@ CORPUS_CODE = (
 )  # fmt: skip
 TRAINING_CODE = ("arithmetic", "loop", "model", "optimizer", "plan", "rows", "schedule", "step")
 EXPORT_CODE = (
-    "checkpoint", "comparison", "exporter", "golden", "graph", "lint", "model_card", "parity", "proof",
-    "pytorch", "quantization", "reference", "weights_file",
+    "bootstrap", "calibration", "chats", "checkpoint", "choice", "comparison", "exporter", "fitting",
+    "golden", "graph", "lint", "model_card", "operators", "oracle", "parity", "places", "proof", "pytorch",
+    "quantization", "reference", "staging", "weights_file", "weights_lint",
 )  # fmt: skip
 
 

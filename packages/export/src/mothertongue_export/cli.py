@@ -9,11 +9,13 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mothertongue_export.parity import ParityReport
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the proof as one JSON object.")
@@ -25,12 +27,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the pr
     "--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Default: the newest of the run."
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Default: bundles/NAME.")
+@click.option(
+    "--weights", type=click.Choice(["int8", "int4", "fp32"]), help="Default: as RECIPE says, else int8."
+)
 @click.option("--keep-reference", is_flag=True, help="Keep the plain fp32 ONNX graph too, in reference/.")
 @json_option
 def export(
-    recipe: Path, checkpoint: Path | None, out: Path | None, keep_reference: bool, as_json: bool
+    recipe: Path,
+    checkpoint: Path | None,
+    out: Path | None,
+    weights: Literal["int8", "int4", "fp32"] | None,
+    keep_reference: bool,
+    as_json: bool,
 ) -> None:
-    """Turn the model of RECIPE into an int8 bundle, and prove that it is the same model.
+    """Turn the model of RECIPE into a bundle, and prove that it is the same model.
 
     A bundle that misses a gate is not written; one that was there before stays.
     """
@@ -43,7 +53,12 @@ def export(
     bundle = out or settings.bundle_folder
     with run_lock(settings.run_folder), failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
         report = export_run(
-            settings, checkpoint=checkpoint, bundle=bundle, keep_reference=keep_reference, progress=progress
+            settings,
+            checkpoint=checkpoint,
+            bundle=bundle,
+            weights=weights,
+            keep_reference=keep_reference,
+            progress=progress,
         )
     if as_json:
         click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
@@ -63,15 +78,19 @@ def export(
 @json_option
 def verify(bundle: Path, checkpoint: Path | None, as_json: bool) -> None:
     """Prove BUNDLE again on this machine: every byte, the graph, and a stored golden set; takes a second."""
+    from mothertongue_export.chats import run_conversations
     from mothertongue_export.verification import verify as verify_bundle
     from mothertongue_trainer.document import read_documents
     from mothertongue_trainer.progress import progress_bar
 
-    heldout = []
+    heldout, conversations = [], []
     if checkpoint:  # runs/NAME/checkpoints/step-NNNNNN
-        heldout = list(read_documents(checkpoint.resolve().parents[1] / "corpus" / "heldout.jsonl"))
+        corpus = checkpoint.resolve().parents[1] / "corpus"
+        heldout, conversations = list(read_documents(corpus / "heldout.jsonl")), run_conversations(corpus)
     with failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
-        result = verify_bundle(bundle, checkpoint=checkpoint, heldout=heldout, progress=progress)
+        result = verify_bundle(
+            bundle, checkpoint=checkpoint, heldout=heldout, conversations=conversations, progress=progress
+        )
     if as_json:
         parity = result.report.as_dict() if result.report else None
         found = {
@@ -112,7 +131,22 @@ def print_proof(report: ParityReport) -> None:
     )
     for row in report.rows():
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    if report.choices:
+        console.print(_storage_table(report))
+
+
+def _storage_table(report: ParityReport) -> Table:
+    from rich.table import Table
+
+    from mothertongue_export.choice import rows
+
+    table = Table("matrix", "stored (layers)", "error", "because of", box=None, title="How it is stored")
+    table.title_justify = "left"
+    for row in rows(report.choices):
+        table.add_row(*row)
+    return table
 
 
 @click.command(short_help="Take RECIPE from text to a proved bundle.")

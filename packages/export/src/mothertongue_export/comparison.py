@@ -19,12 +19,16 @@ from numpy.typing import NDArray
 from mothertongue.errors import DataError
 from mothertongue.session import Session
 from mothertongue.tokenizer import BOS, END, Tokenizer
-from mothertongue_export.parity import NEAR_TIE_NATS, Figures, GreedyText, LanguageParity
+from mothertongue_export.bootstrap import ratio_interval
+from mothertongue_export.parity import NEAR_TIE_NATS, Chats, Figures, GreedyText, LanguageParity
 from mothertongue_export.pytorch import PyTorchModel
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.progress import Progress
 
-TOKENS_PER_LANGUAGE = 8192  # a flip in 10,000 tokens is visible, and 0.4 B parameters take two minutes
+TOKENS_PER_LANGUAGE = 8192  # a flip in 10,000 tokens is visible
+# Tokens times parameters of a whole proof: 5,000 tokens of 0.4 B parameters, which take two minutes.
+PROOF_WORK = 2e12
+LONGEST_TEXT = 1024  # tokens: the logits of one text are in memory three times
 GREEDY_TEXTS = 4
 GREEDY_PROMPT_TOKENS, GREEDY_TOKENS = 8, 24
 TOP = 5
@@ -48,6 +52,8 @@ class Agreement:
     margin: NDArray[
         np.float64
     ]  # nats by which PyTorch prefers its own first choice to the bundle's; 0: the same
+    error_max: NDArray[np.float64]  # largest difference of a logit
+    error_mean: NDArray[np.float64]  # mean difference of the logits
     top_shared: NDArray[np.float64]  # share of PyTorch's first five choices among those of the bundle
     bits_torch: NDArray[np.float64]  # -log2 p of the token that follows
     bits_bundle: NDArray[np.float64]
@@ -58,52 +64,76 @@ def measure(
     model: PyTorchModel,
     texts: Sequence[HeldoutText],
     *,
+    chats: Chats,
     reference_max_abs: float,
     progress: Progress,
 ) -> Figures:
     """Return the distance of the bundle in `session` from `model` on `texts`, at least one."""
-    agreements, prefill_kl = [], []
+    agreements: list[Agreement] = []
+    prefill_kl: list[NDArray[np.float64]] = []
     for number, text in enumerate(texts):
-        progress("Comparing with PyTorch", number, len(texts))
+        progress("Comparing with PyTorch, token by token", number, len(texts))
         ids = text.ids[:-1]
         rows = feed_one_by_one(session, ids)
         agreements.append(compare(model.logits([ids])[0], rows, text.ids[1:]))
-        prefill_kl.append(_prefill_kl(session, ids, rows[-1]))
-    kl = np.concatenate([agreement.kl for agreement in agreements])
-    margin = np.concatenate([agreement.margin for agreement in agreements])
+        prefill_kl.append(compare(rows, feed_in_pieces(session, ids), text.ids[1:]).kl)
+    worst = max(prefill_kl, key=lambda kl: float(np.nan_to_num(kl, nan=np.inf).max()))
     return Figures(
         reference_max_abs=reference_max_abs,
-        tokens=len(kl),
-        kl_mean=float(kl.mean()),
-        kl_p99=float(np.quantile(kl, 0.99)),
-        kl_max=float(kl.max()),
-        top1_agreement_percent=_percent(margin == 0),
-        near_tie_flips_percent=_percent((margin > 0) & (margin <= NEAR_TIE_NATS)),
-        clear_flips_percent=_percent(~(margin <= NEAR_TIE_NATS)),  # NaN counts as a flip
-        top5_overlap_percent=_percent(np.concatenate([agreement.top_shared for agreement in agreements])),
-        prefill_kl_max=float(np.max(prefill_kl)),
-        languages=_languages(texts, agreements),
+        prefill_kl_max=float(worst.max()),
+        prefill_worst_position=int(np.nan_to_num(worst, nan=np.inf).argmax()),
         greedy=[write_both(session, model, text) for text in texts[:GREEDY_TEXTS]],
+        chats=chats,
+        languages=language_parity(texts, agreements),
+        **summed(agreements),
     )
 
 
-def select_texts(heldout: Sequence[Document], tokenizer: Tokenizer, *, context: int) -> list[HeldoutText]:
+def summed(agreements: Sequence[Agreement]) -> dict[str, Any]:
+    """Return the figures that all positions of all texts give together."""
+    kl, margin, shared, errors, means, bits_torch, bits_bundle = (
+        np.concatenate([getattr(agreement, name) for agreement in agreements])
+        for name in ("kl", "margin", "top_shared", "error_max", "error_mean", "bits_torch", "bits_bundle")
+    )
+    return {
+        "tokens": len(kl),
+        "kl_mean": float(kl.mean()),
+        "kl_p99": float(np.quantile(kl, 0.99)),
+        "kl_p999": float(np.quantile(kl, 0.999)),
+        "kl_max": float(kl.max()),
+        "logit_max_abs": float(errors.max()),
+        "logit_mean_abs": float(means.mean()),
+        "perplexity_ratio": float(2 ** (bits_bundle - bits_torch).mean()),
+        "top1_agreement_percent": _percent(margin == 0),
+        "near_tie_flips_percent": _percent((margin > 0) & (margin <= NEAR_TIE_NATS)),
+        "clear_flips_percent": _percent(~(margin <= NEAR_TIE_NATS)),  # NaN counts as a flip
+        "top5_overlap_percent": _percent(shared),
+    }
+
+
+def select_texts(
+    heldout: Sequence[Document], tokenizer: Tokenizer, *, context: int, parameters: int
+) -> list[HeldoutText]:
     """Return the first held-out texts of each language, about `TOKENS_PER_LANGUAGE` tokens of it.
 
-    A document longer than the context is cut there.
+    They are fewer where `PROOF_WORK` does not allow them for so many `parameters`. A document longer than the
+    context or `LONGEST_TEXT` is cut there.
 
     Raises:
         DataError: no document holds prose.
     """
     texts: list[HeldoutText] = []
     tokens: Counter[str] = Counter()
+    languages = len({document.language for document in heldout if document.text}) or 1
+    limit = min(TOKENS_PER_LANGUAGE, int(PROOF_WORK / parameters / languages))
+    length = min(context, LONGEST_TEXT)
     for document in heldout:
-        if not document.text or tokens[document.language] >= TOKENS_PER_LANGUAGE:
+        if not document.text or tokens[document.language] >= limit:
             continue
-        ids = [tokenizer.special(BOS), *tokenizer.encode(document.text), tokenizer.special(END)][:context]
+        ids = [tokenizer.special(BOS), *tokenizer.encode(document.text), tokenizer.special(END)][:length]
         tokens[document.language] += len(ids)
-        length = sum(len(tokenizer.token_bytes(token)) for token in ids)
-        texts.append(HeldoutText(language=document.language, ids=tuple(ids), bytes=length))
+        size = sum(len(tokenizer.token_bytes(token)) for token in ids)
+        texts.append(HeldoutText(language=document.language, ids=tuple(ids), bytes=size))
     if not texts:
         raise DataError("no held-out text; the proof needs documents that the model has not seen")
     return texts
@@ -113,6 +143,14 @@ def feed_one_by_one(session: Session, ids: Sequence[int]) -> NDArray[np.float32]
     """Return the logits (T, V) of the bundle after each of T `ids`, fed one by one to an empty cache."""
     session.reset()
     return np.stack([session.feed([token]) for token in ids])
+
+
+def feed_in_pieces(session: Session, ids: Sequence[int]) -> NDArray[np.float32]:
+    """Return the logits (T, V) of the bundle after each of T `ids`, fed in two pieces to an empty cache."""
+    session.reset()
+    half = len(ids) // 2
+    parts = [piece for piece in (ids[:half], ids[half:]) if piece]
+    return np.concatenate([session.feed_each(piece) for piece in parts])
 
 
 def compare(expected: NDArray[np.float32], found: NDArray[np.float32], following: Sequence[int]) -> Agreement:
@@ -134,6 +172,8 @@ def _compare_rows(
     shared = (best[0][:, :, None] == best[1][:, None, :]).any(axis=2)
     return Agreement(
         kl=(np.exp(torch) * (torch - bundle)).sum(axis=1),
+        error_max=np.abs(expected - found).max(axis=1).astype(np.float64),
+        error_mean=np.abs(expected - found).mean(axis=1, dtype=np.float64),
         margin=torch.max(axis=1) - torch[row, bundle.argmax(axis=1)],
         top_shared=shared.mean(axis=1),
         bits_torch=-torch[row, following] / math.log(2),
@@ -167,29 +207,26 @@ def write_both(session: Session, model: PyTorchModel, text: HeldoutText) -> Gree
     return GreedyText(prompt_ids=prompt, ids=written[:same], tokens=same, difference=difference)
 
 
-def _prefill_kl(session: Session, ids: Sequence[int], expected: NDArray[np.float32]) -> float:
-    """Return the KL of the last position when `ids` are fed in two pieces instead of one by one."""
-    session.reset()
-    half = len(ids) // 2
-    if half:
-        session.feed(ids[:half])
-    one, two = log_softmax(expected), log_softmax(session.feed(ids[half:]))
-    return float((np.exp(one) * (one - two)).sum())
-
-
-def _languages(texts: Sequence[HeldoutText], agreements: Sequence[Agreement]) -> dict[str, LanguageParity]:
+def language_parity(
+    texts: Sequence[HeldoutText], agreements: Sequence[Agreement]
+) -> dict[str, LanguageParity]:
+    """Return bits per byte of each language, with their intervals over its documents."""
     languages = {}
     for code in sorted({text.language for text in texts}):
         of_it = [(text, part) for text, part in zip(texts, agreements, strict=True) if text.language == code]
-        length = sum(text.bytes for text, _ in of_it)
-        torch = sum(float(part.bits_torch.sum()) for _, part in of_it) / length
-        bundle = sum(float(part.bits_bundle.sum()) for _, part in of_it) / length
+        sizes = [text.bytes for text, _ in of_it]
+        torch = [float(part.bits_torch.sum()) for _, part in of_it]
+        bundle = [float(part.bits_bundle.sum()) for _, part in of_it]
+        low, high = ratio_interval(bundle, torch)
         languages[code] = LanguageParity(
-            bits_per_byte_torch=torch,
-            bits_per_byte_bundle=bundle,
-            increase_percent=100 * (bundle / torch - 1),
+            bits_per_byte_torch=sum(torch) / sum(sizes),
+            bits_per_byte_bundle=sum(bundle) / sum(sizes),
+            increase_percent=100 * (sum(bundle) / sum(torch) - 1),
             tokens=sum(len(part.kl) for _, part in of_it),
-            bytes=length,
+            bytes=sum(sizes),
+            documents=len(of_it),
+            bits_per_byte_interval=ratio_interval(bundle, sizes),
+            increase_percent_interval=(100 * (low - 1), 100 * (high - 1)),
         )
     return languages
 

@@ -1,4 +1,4 @@
-"""Export: checkpoint -> int8 bundle, which appears whole and proved, or not at all.
+"""Export: checkpoint -> bundle, which appears whole and proved, or not at all.
 
 Everything is written into a hidden folder beside the target. Only when the proof has passed and every file is
 listed in the manifest does that folder take the bundle's name. Until then an older bundle stays as it is.
@@ -6,28 +6,31 @@ listed in the manifest does that folder take the bundle's name. Until then an ol
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import json
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from mothertongue.bundle import MANIFEST_FILE, PARITY_FILE, write_manifest
 from mothertongue.bundle import verify as verify_files
+from mothertongue.chat import ChatFormat
 from mothertongue.errors import BundleError, CheckpointError, RecipeError
 from mothertongue.session import Session
 from mothertongue.tokenizer import Tokenizer
+from mothertongue_export.chats import run_conversations
 from mothertongue_export.checkpoint import Architecture, Checkpoint, read_checkpoint
+from mothertongue_export.fitting import fit_graph
 from mothertongue_export.golden import write_golden
-from mothertongue_export.graph import GRAPH_FILE, write_device_graph
+from mothertongue_export.graph import GRAPH_FILE
 from mothertongue_export.lint import quantization_table
 from mothertongue_export.model_card import model_card
+from mothertongue_export.oracle import open_oracle
 from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import COPIED_FILES, prove
 from mothertongue_export.quantization import BLOCK_SIZES
+from mothertongue_export.staging import staged
 from mothertongue_trainer.checkpoint import newest_checkpoint
 from mothertongue_trainer.corpus import read_manifest
 from mothertongue_trainer.document import Document, read_documents
@@ -46,20 +49,22 @@ def export(
     *,
     config: ExportConfig,
     heldout: Sequence[Document],
+    conversations: Sequence[Document] = (),
     recipe: Recipe | None = None,
     sources: Sequence[Mapping[str, Any]] = (),
     keep_reference: bool = False,
     progress: Progress = silent,
 ) -> ParityReport:
-    """Write the checkpoint as an int8 bundle to the folder `bundle`, and return the proof that it passed.
+    """Write the checkpoint as a bundle to the folder `bundle`, and return the proof that it passed.
 
+    `conversations` are asked of the model, which must end its answers; without any, texts are continued.
     `sources` say where the text came from (`name`, `licence`), for the model card. `keep_reference` also puts
     the plain fp32 graph into the bundle, in `reference/`.
 
     Raises:
         CheckpointError: the checkpoint is incomplete, of another architecture, or its tokenizer does not fit.
         RecipeError: the block size is none of those that the kernels have.
-        BundleError: `bundle` exists and is something else.
+        BundleError: `bundle` exists and is something else, or cannot be written.
         DataError: the held-out documents hold no prose.
         ParityFailed: a gate was missed. The message has the figures, and nothing was written.
     """
@@ -70,34 +75,28 @@ def export(
     progress("Reading the checkpoint", 0, None)
     model = read_checkpoint(checkpoint)
     _check_tokenizer(model)
-    with _staged(bundle) as folder:
+    with (
+        staged(bundle) as folder,
+        open_oracle(
+            model,
+            heldout=heldout,
+            conversations=conversations,
+            reference=folder / REFERENCE_FOLDER if keep_reference else None,
+            progress=progress,
+        ) as oracle,
+    ):
         for name in COPIED_FILES:
             shutil.copyfile(checkpoint / name, folder / name)
         _write_json(folder / GENAI_CONFIG_FILE, genai_config(model.architecture, Tokenizer.open(folder)))
-        progress("Writing the int8 graph", 0, None)
-        write_device_graph(model, folder, block_size=config.block_size)
-        report = prove(
-            folder,
-            model,
-            heldout=heldout,
-            config=config,
-            reference=folder / REFERENCE_FOLDER if keep_reference else None,
-            progress=progress,
-        )
+        choices = fit_graph(folder, oracle, config, progress=progress)
+        report = prove(folder, oracle, config=config, choices=choices, progress=progress)
         if report.failures:
             raise ParityFailed(f"{checkpoint}: not exported; {'; '.join(report.failures)}", report)
         write_golden(folder, Session.open(folder), [text.prompt_ids for text in report.figures.greedy])
         _write_json(folder / PARITY_FILE, report.as_dict())
-        card = model_card(bundle.name, model, report, recipe=recipe, sources=sources)
+        card = model_card(bundle.name, model, report, config=config, recipe=recipe, sources=sources)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
-        write_manifest(
-            folder,
-            minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
-            training_commit=_training_commit(checkpoint),
-            recipe=recipe.as_dict() if recipe else {},
-            quantization=quantization_table(folder),
-            parity=report.headline(),
-        )
+        _seal(folder, checkpoint, report, _as_exported(recipe, config))
         verify_files(folder)
     return report
 
@@ -107,21 +106,44 @@ def export_run(
     *,
     checkpoint: Path | None = None,
     bundle: Path | None = None,
+    weights: Literal["int8", "int4", "fp32"] | None = None,
     keep_reference: bool = False,
     progress: Progress = silent,
 ) -> ParityReport:
-    """Export the run of `recipe`, by default its newest checkpoint to its own bundle folder; see `export`."""
+    """Export the run of `recipe`, by default its newest checkpoint to its own bundle folder; see `export`.
+
+    `weights` takes the place of the recipe's.
+    """
     corpus = recipe.run_folder / "corpus"
+    config = dataclasses.replace(recipe.export, weights=weights or recipe.export.weights)
     return export(
         checkpoint or newest_checkpoint(recipe.run_folder),
         bundle or recipe.bundle_folder,
-        config=recipe.export,
+        config=config,
         heldout=list(read_documents(corpus / "heldout.jsonl")),
+        conversations=run_conversations(corpus),
         recipe=recipe,
         sources=read_manifest(corpus).sources,
         keep_reference=keep_reference,
         progress=progress,
     )
+
+
+def _seal(folder: Path, checkpoint: Path, report: ParityReport, recipe: dict[str, Any]) -> None:
+    """Write the manifest: from here on every byte is known."""
+    write_manifest(
+        folder,
+        minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
+        training_commit=_training_commit(checkpoint),
+        recipe=recipe,
+        quantization=quantization_table(folder),
+        parity=report.headline(),
+    )
+
+
+def _as_exported(recipe: Recipe | None, config: ExportConfig) -> dict[str, Any]:
+    """Return the recipe for the manifest with the settings of this export, where `verify` finds its gates."""
+    return (recipe.as_dict() if recipe else {}) | {"export": dataclasses.asdict(config)}
 
 
 def genai_config(sizes: Architecture, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -157,30 +179,12 @@ def _check_tokenizer(checkpoint: Checkpoint) -> None:
         if not (checkpoint.folder / name).is_file():
             raise CheckpointError(f"{checkpoint.folder / name}: no such file; a complete checkpoint has it")
     entries, rows = Tokenizer.open(checkpoint.folder).vocabulary, checkpoint.architecture.vocabulary
+    ChatFormat.open(checkpoint.folder)  # raises DataError: the bundle would load and then never answer
     if entries > rows:
         raise CheckpointError(
             f"{checkpoint.folder}: the tokenizer has {entries} entries, the model only {rows}; "
             "they come from different runs"
         )
-
-
-@contextlib.contextmanager
-def _staged(bundle: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `bundle` at the end, and goes away on any error."""
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    # Beside the target, so that the last step is a rename within one file system.
-    with tempfile.TemporaryDirectory(prefix=f".{bundle.name}.", dir=bundle.parent) as staging:
-        folder, older = Path(staging) / "new", Path(staging) / "old"
-        folder.mkdir()
-        yield folder
-        try:
-            if bundle.exists():
-                os.replace(bundle, older)
-            os.replace(folder, bundle)
-        except BaseException:
-            if older.exists() and not bundle.exists():
-                os.replace(older, bundle)
-            raise
 
 
 def _training_commit(checkpoint: Path) -> str:

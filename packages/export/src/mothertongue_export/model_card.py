@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mothertongue_export.checkpoint import Checkpoint
+from mothertongue_export.choice import rows as choice_rows
 from mothertongue_export.parity import ParityReport
-from mothertongue_trainer.recipe import Recipe
+from mothertongue_trainer.recipe import ExportConfig, Recipe
 
 LIMITS = """\
 - It knows what its text taught it and nothing else. It can be wrong, and says wrong things in the same tone.
@@ -21,6 +22,7 @@ def model_card(
     checkpoint: Checkpoint,
     report: ParityReport,
     *,
+    config: ExportConfig,
     recipe: Recipe | None,
     sources: Sequence[Mapping[str, Any]],
 ) -> str:
@@ -34,12 +36,12 @@ def model_card(
 ---
 library_name: mothertongue
 language: [{", ".join(languages)}]
-tags: [onnx, int8, on-device]
+tags: [onnx, {config.weights}, on-device]
 ---
 
 # {name}
 
-A language model of {checkpoint.parameters / 1e6:,.2f} M parameters in 8 bits, for a CPU:
+A language model of {checkpoint.parameters / 1e6:,.2f} M parameters ({config.weights}), for a CPU:
 {sizes.layers} layers of width {sizes.width}, a vocabulary of {sizes.vocabulary:,} tokens and a context of
 {sizes.context:,}.{trained}
 
@@ -54,7 +56,7 @@ These files, run token by token by the runtime, beside the checkpoint in PyTorch
 {report.figures.tokens:,} tokens that it was not trained on. Verdict: **{report.verdict}**.
 
 {proof_table(report)}
-
+{storage_table(report)}
 ## Limits
 
 {LIMITS}
@@ -71,3 +73,12 @@ def proof_table(report: ParityReport) -> str:
     """Return the proof as a Markdown table."""
     lines = [f"| {measure} | {figure} | {limit} |" for measure, figure, limit in report.rows()]
     return "\n".join(["| measured | figure | at most |", "|---|---:|---:|", *lines])
+
+
+def storage_table(report: ParityReport) -> str:
+    """Return how the matrices are stored as a Markdown section; empty if nothing was chosen."""
+    if not report.choices:
+        return ""
+    lines = [f"| {' | '.join(row)} |" for row in choice_rows(report.choices)]
+    head = ["| matrix | stored (layers) | error | because of |", "|---|---|---:|---|"]
+    return "\n".join(["", "## Storage", "", *head, *lines, ""])

@@ -39,6 +39,38 @@ class PyTorchModel:
             logits: NDArray[np.float32] = self.network(torch.tensor(ids), use_cache=False).logits.numpy()
         return logits
 
+    def greedy(self, prompt: Sequence[int], count: int, end: int) -> list[int]:
+        """Return up to `count` most probable ids after `prompt`, the last of them `end` if it comes."""
+        import torch
+
+        with torch.inference_mode():
+            written = self.network.generate(
+                torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=end,
+                pad_token_id=end,
+            )  # fmt: skip
+        ids: list[int] = written[0, len(prompt) :].tolist()
+        return ids
+
+
+class RememberedModel(PyTorchModel):
+    """A model that computes the logits of each text once, and keeps them on disk."""
+
+    def __init__(self, network: Any, folder: Path) -> None:
+        super().__init__(network)
+        self._folder = folder
+        self._places: dict[bytes, Path] = {}
+
+    def logits(self, ids: Sequence[Sequence[int]] | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the logits (batch, seq, V) after every position of `ids` (batch, seq)."""
+        rows = np.array(ids, np.int64)
+        key = repr(rows.shape).encode() + rows.tobytes()
+        if key not in self._places:
+            path = self._folder / f"logits-{len(self._places)}.npy"
+            np.save(path, super().logits(rows))
+            self._places[key] = path
+        logits: NDArray[np.float32] = np.load(self._places[key])
+        return logits
+
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:

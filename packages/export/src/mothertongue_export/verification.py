@@ -12,7 +12,8 @@ from mothertongue.errors import BundleError, CheckFailed
 from mothertongue.golden import golden_findings, read_golden
 from mothertongue.session import Session
 from mothertongue_export.checkpoint import read_architecture, read_checkpoint
-from mothertongue_export.lint import lint
+from mothertongue_export.lint import declared_in, lint
+from mothertongue_export.oracle import open_oracle
 from mothertongue_export.parity import ParityFailed, ParityReport
 from mothertongue_export.proof import prove
 from mothertongue_trainer.document import Document
@@ -35,6 +36,7 @@ def verify(
     *,
     checkpoint: Path | None = None,
     heldout: Sequence[Document] = (),
+    conversations: Sequence[Document] = (),
     progress: Progress = silent,
 ) -> Verification:
     """Return what is in order with the bundle; with its checkpoint and held-out text, the whole proof.
@@ -50,8 +52,9 @@ def verify(
     """
     progress("Checking every byte", 0, None)
     manifest = verify_files(bundle)
-    sizes = read_architecture(bundle / CONFIG_FILE)
-    if findings := lint(bundle, tied=sizes.tied_embeddings):
+    config = _gates(manifest, bundle)
+    tied = read_architecture(bundle / CONFIG_FILE).tied_embeddings
+    if findings := lint(bundle, tied=tied, weights=config.weights, declared=declared_in(bundle)):
         raise BundleError(f"{bundle}: {findings[0]}; export the bundle again")
     progress("Running the golden set", 0, None)
     golden = read_golden(bundle)
@@ -59,9 +62,11 @@ def verify(
         raise CheckFailed(f"{bundle}: {findings[0]}")
     report = None
     if checkpoint:
-        config = _gates(manifest, bundle)
-        model = read_checkpoint(checkpoint)
-        report = prove(bundle, model, heldout=heldout, config=config, progress=progress)
+        with open_oracle(
+            read_checkpoint(checkpoint), heldout=heldout, conversations=conversations, progress=progress
+        ) as oracle:
+            declared = declared_in(bundle)
+            report = prove(bundle, oracle, config=config, declared=declared, progress=progress)
         if report.failures:
             message = f"{bundle}: not the model of {checkpoint}; {'; '.join(report.failures)}"
             raise ParityFailed(message, report)
