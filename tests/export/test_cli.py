@@ -78,6 +78,17 @@ def test_export_takes_the_newest_checkpoint_and_verify_repeats_the_proof(folder:
     assert json.loads(verified.stdout)["parity"]["verdict"] == "PASS"
 
 
+def test_the_weights_of_the_command_line_win_and_verify_keeps_to_them(folder: Path) -> None:
+    exported = mothertongue("export", "tiny.toml", "--weights", "fp32", "--out", "exact", "--json")
+    assert exported.exit_code == 0, exported.output
+    parity = json.loads(exported.stdout)
+    assert parity["logit_max_abs"] < 1e-4
+    assert "logit_max_abs" in {gate["name"] for gate in parity["gates"]}
+    manifest = json.loads((folder / "exact/manifest.json").read_text(encoding="utf-8"))
+    assert {row["bits"] for row in manifest["quantization"]} == {32}
+    assert mothertongue("verify", "exact").exit_code == 0
+
+
 def test_a_missed_gate_exits_1_with_the_figures_and_no_bundle(folder: Path) -> None:
     recipe = (folder / "tiny.toml").read_text(encoding="utf-8")
     (folder / "tiny.toml").write_text(recipe + "maximum_kl_mean = 1e-12\n", encoding="utf-8")
