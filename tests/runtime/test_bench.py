@@ -58,4 +58,4 @@ def cpu_seconds(process_id: int) -> float:
 def test_a_report_beside_other_work_says_so(bundle: Path) -> None:
     report = measure(bundle, threads=1, busy=1)
     assert report.busy_processes == 1
-    assert report.rows()["beside it"] == "1 busy processes"
+    assert report.rows()["beside it"] == "1 busy process"

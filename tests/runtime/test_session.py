@@ -282,3 +282,13 @@ def test_a_cache_takes_memory_only_as_it_is_filled(bundle: Path, monkeypatch: py
     assert session.cache_bytes == 128 << 20
     # NumPy asks for pages of 2 MiB where a buffer is large: one for each head, layer, key and value, 16 MiB.
     assert status_kb("RssAnon") - before_kb < 24 << 10
+
+
+def test_an_engine_is_warm_when_it_is_opened(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    run = Session._run
+    monkeypatch.setattr(
+        Session, "_run", lambda self, ids, logits: (runs.append(len(ids)), run(self, ids, logits))[1]
+    )
+    assert Engine.open(bundle, threads=1).session().position == 0
+    assert runs == [1]

@@ -67,7 +67,8 @@ class BenchReport:
             "machine": f"{self.device.cpu}, onnxruntime {self.onnxruntime}",
             "threads": f"{self.threads.count} ({self.threads.reason}), "
             f"{'spinning' if self.spinning else 'not spinning'}",
-            "beside it": f"{self.busy_processes or 'no'} busy processes",
+            "beside it": f"{self.busy_processes or 'no'} busy process"
+            + ("" if self.busy_processes == 1 else "es"),
             "load": f"{self.load_ms:.0f} ms, every byte verified",
         }
         for timing in self.prefill:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from mothertongue.bundle import CONFIG_FILE, GRAPH_FILE, Manifest
 from mothertongue.errors import BundleError
-from mothertongue.graph import KEEP_INPUT, Graph, Tensor, Value, read_graph
+from mothertongue.graph import KEEP_INPUT, LAST_OUTPUT, Graph, Tensor, Value, read_graph
 
 FLOAT, INT64 = 1, 7  # TensorProto.DataType
 BITS = {
@@ -89,6 +89,8 @@ def problems(graph: Graph, sizes: Sizes, manifest: Manifest) -> Iterator[str]:
     if KEEP_INPUT in graph.tensors:  # it has a value of its own, so that a caller may leave it out
         inputs[KEEP_INPUT] = (INT64, ())
     outputs["logits"] = (FLOAT, (None, None, sizes.vocabulary))
+    if LAST_OUTPUT in graph.outputs:
+        outputs[LAST_OUTPUT] = (FLOAT, (None, 1, sizes.vocabulary))
     yield from differences("input", graph.inputs, inputs)
     yield from differences("output", graph.outputs, outputs)
     for name, tensor in graph.tensors.items():

@@ -13,6 +13,7 @@ from mothertongue.errors import BundleError
 from mothertongue.protobuf import fields, message_of, number_of, signed, text_of, varint
 
 KEEP_INPUT = "num_logits_to_keep"
+LAST_OUTPUT = "last_logits"  # for other programs; may be missing
 MAXIMUM_GRAPH_BYTES = (1 << 31) - 1  # what a protocol buffer can hold
 
 

@@ -44,7 +44,7 @@ class SessionPool:
         with self._lock:
             if self._lent == self._limit:
                 raise MothertongueError(
-                    f"{self._lent} answers are being written, the most that this model was loaded for; "
+                    f"as many answers are being written as this model was loaded for: {self._lent}; "
                     f"finish or cancel one, or load it with sessions={2 * self._limit}"
                 )
             self._lent += 1
