@@ -201,5 +201,8 @@ def test_the_graph_is_called_as_onnxruntime_genai_and_transformers_js_call_it(
     inputs = {value.name: value.type for value in session.get_inputs()}
     assert list(inputs) == ["input_ids", "attention_mask", *(f"past_key_values.{name}" for name in cached)]
     assert inputs["input_ids"] == inputs["attention_mask"] == "tensor(int64)"
-    assert [value.name for value in session.get_outputs()] == ["logits", *(f"present.{n}" for n in cached)]
-    assert session.get_outputs()[0].shape == ["batch", "kept", read_checkpoint(tied).architecture.vocabulary]
+    outputs = {value.name: value.shape for value in session.get_outputs()}
+    assert list(outputs) == ["logits", "last_logits", *(f"present.{name}" for name in cached)]
+    vocabulary = read_checkpoint(tied).architecture.vocabulary
+    assert outputs["logits"] == ["batch", "kept", vocabulary]
+    assert outputs["last_logits"] == ["batch", 1, vocabulary], "genai asks for all positions without the 1"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mothertongue.bundle import MANIFEST_FILE, PARITY_FILE, write_manifest
 from mothertongue.bundle import verify as verify_files
-from mothertongue.chat import ChatFormat
+from mothertongue.chat import ChatFormat, Message
 from mothertongue.errors import BundleError, CheckpointError, RecipeError
 from mothertongue.session import Session
 from mothertongue.tokenizer import Tokenizer
@@ -23,7 +23,7 @@ from mothertongue_export.chats import run_conversations
 from mothertongue_export.checkpoint import Architecture, Checkpoint, read_checkpoint
 from mothertongue_export.fitting import fit_graph
 from mothertongue_export.golden import write_golden
-from mothertongue_export.graph import GRAPH_FILE
+from mothertongue_export.graph import GRAPH_FILE, LAST_LOGITS
 from mothertongue_export.lint import quantization_table
 from mothertongue_export.model_card import model_card
 from mothertongue_export.oracle import open_oracle
@@ -92,7 +92,10 @@ def export(
         report = prove(folder, oracle, config=config, choices=choices, progress=progress)
         if report.failures:
             raise ParityFailed(f"{checkpoint}: not exported; {'; '.join(report.failures)}", report)
-        write_golden(folder, Session.open(folder), [text.prompt_ids for text in report.figures.greedy])
+        format_ = ChatFormat.open(folder)
+        asked = [format_.encode([Message("user", question)]) for question in oracle.questions]
+        begun = [text.prompt_ids for text in report.figures.greedy]
+        write_golden(folder, Session.open(folder), [*asked, *begun])
         _write_json(folder / PARITY_FILE, report.as_dict())
         card = model_card(bundle.name, model, report, config=config, recipe=recipe, sources=sources)
         (folder / CARD_FILE).write_text(card, encoding="utf-8")
@@ -167,7 +170,7 @@ def genai_config(sizes: Architecture, tokenizer: Tokenizer) -> dict[str, Any]:
                 "num_key_value_heads": sizes.kv_heads,
                 "num_hidden_layers": sizes.layers,
                 "inputs": {"input_ids": "input_ids", "attention_mask": "attention_mask"} | names,
-                "outputs": {"logits": "logits"} | presents,
+                "outputs": {"logits": LAST_LOGITS} | presents,
             },
         },
         "search": {"max_length": sizes.context, "do_sample": False, "past_present_share_buffer": True},

@@ -3,6 +3,7 @@
     input_ids (batch, seq) ──► embedding ──► layers ──► last positions ──► head ──► logits (batch, kept, V)
     attention_mask (batch, total) ──► the two lengths of GroupQueryAttention
     num_logits_to_keep (), 1 unless it is given ──► how many last positions; 0: all
+    logits ──► last_logits (batch, 1, V), for programs that must know the shape before they run
     past_key_values.N.key/value (batch, kv_heads, past, head_width) ──► present.N.key/value, the same buffers
 
 What makes it fast, each measured: weights in 8 bits with `accuracy_level` 4 (int8 activations; without it 30
@@ -27,6 +28,7 @@ GRAPH_FILE, WEIGHTS_FILE = "model.onnx", "model.onnx.data"
 OPSET, MICROSOFT_OPSET, IR_VERSION = 21, 1, 10
 INT8_ACTIVATIONS = 4  # accuracy_level of MatMulNBits; its only fast 8-bit kernels
 KEEP = "num_logits_to_keep"  # the name that transformers.js knows
+LAST_LOGITS = "last_logits"  # onnxruntime-genai computes one position only where the shape says 1
 TO_THE_END = (1 << 31) - 1
 
 
@@ -101,6 +103,7 @@ class _DeviceGraph:
             add.tied_head(final, "logits")
         else:
             add.linear(final, tensors["lm_head.weight"], "logits")
+        self.last_logits()
         return self.proto()
 
     def proto(self) -> GraphProto:
@@ -113,9 +116,8 @@ class _DeviceGraph:
             helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"]),
         ]
         outputs = [
-            helper.make_tensor_value_info(
-                "logits", TensorProto.FLOAT, ["batch", "kept", self.sizes.vocabulary]
-            )
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", kept, self.sizes.vocabulary])
+            for name, kept in (("logits", "kept"), (LAST_LOGITS, 1))
         ]
         for layer in range(self.sizes.layers):
             for kind in ("key", "value"):
@@ -186,3 +188,8 @@ class _DeviceGraph:
         begin = self.add.node("Unsqueeze", [begin, axis], "keep_begin")
         bounds = [begin, self.add.integers("keep_end", [TO_THE_END]), self.add.integers("seq_axis", [1])]
         return self.add.node("Slice", [hidden, *bounds], "last_hidden")
+
+    def last_logits(self) -> None:
+        """Give the last of the kept positions an output of its own, whose shape is known."""
+        begin, end = self.add.integers("last_begin", [-1]), self.add.integers("keep_end", [TO_THE_END])
+        self.add.node("Slice", ["logits", begin, end, self.add.integers("seq_axis", [1])], LAST_LOGITS)
