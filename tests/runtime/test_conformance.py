@@ -56,7 +56,10 @@ def test_the_tiny_graph_is_one_of_the_format(bundle: Path) -> None:
         ({"inputs": {"past_key_values.2.key": Value(type=1, shape=("b", 2, "p", 16))}}, "not in the format"),
         ({"outputs": {"present.1.value": None}}, "the output 'present.1.value' is missing"),
         ({"outputs": {"logits": Value(type=1, shape=("b", "k", 10**12))}}, "config.json asks for type 1"),
-        ({"outputs": {"last_logits": Value(type=1, shape=("b", "k", 384))}}, "asks for type 1 and ['any', 1,"),
+        (
+            {"outputs": {"last_logits": Value(type=1, shape=("b", "k", 384))}},
+            "asks for type 1 and ['any', 1,",
+        ),
         ({"tensors": {KEEP_INPUT: None}}, f"the input {KEEP_INPUT!r} is not in the format"),
         ({"tensors": {"t": Tensor(type=1, shape=(10**9, 10**9), bytes=4)}}, "has 4 bytes, its shape"),
         ({"tensors": {"t": Tensor(type=1, shape=(-1, -4), bytes=16)}}, "has type 1 and shape [-1, -4]"),
