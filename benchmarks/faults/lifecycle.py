@@ -1,5 +1,6 @@
 """Family h: what happens around the steps: checkpoint, resume, training mode, speed, rare events."""
 
+import time
 from dataclasses import replace
 
 import torch
@@ -140,17 +141,14 @@ def declared_fast():
 
 
 @fault("low_mfu: burn#4598", "throughput", sound=declared_fast)
-def h13_a_loop_where_a_product_should_be(run):
-    """Each position is computed by a forward pass of its own."""
-    forward = run.forward
+def h13_the_step_waits_for_its_data(run):
+    train_step = run.train_step
 
-    def slow(model, batch):
-        prefixes = [
-            {name: v[:, : t + 1] for name, v in batch.items()} for t in range(batch["targets"].shape[1])
-        ]
-        return torch.cat([forward(model, prefix)[:, -1:] for prefix in prefixes], dim=1)
+    def waiting(step):
+        time.sleep(0.1)
+        train_step(step)
 
-    run.forward = slow
+    run.train_step = waiting
 
 
 @fault("checkpoint in bfloat16", RESUME)

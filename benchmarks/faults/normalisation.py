@@ -1,11 +1,14 @@
 """Family e: the right labels, weighed wrongly."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn import functional as F
 
 from faults.fault import altered_gradient, fault, sound, with_targets
-from faults.subject import count, sum_of_cross_entropy
+from faults.subject import ZooRun, count, sum_of_cross_entropy
 from faults.text import ROWS
+from mothertongue_arbiter.declared_optimizer import Group, Optimizer
 
 
 def uneven(targets):
@@ -94,7 +97,18 @@ def e7_masked_positions_counted(run):
     )
 
 
-@fault("e: not divided by the number of micro-batches", "step weights", sound=sound(accumulation=4))
+def plain_descent():
+    """SGD without clipping: the size of a gradient matters, which Adam or a bound would hide."""
+    run = ZooRun(accumulation=4)
+    run.optimizer = torch.optim.SGD(run.model.parameters(), 0.1)
+    run.learning_rate = lambda step: 0.1
+    run.clip = lambda model: None
+    declared = Optimizer(groups=(Group(parameters=("*",), algorithm="sgd", learning_rate=0.1),))
+    run.declared = replace(run.declared, optimizer=declared)
+    return run
+
+
+@fault("not divided by the number of micro-batches", "gradient handed over", sound=plain_descent)
 def e8_micro_batches_summed(run):
     def accumulate(step, rank):
         for part in run.micro_batches(step, rank):

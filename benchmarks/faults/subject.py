@@ -249,9 +249,11 @@ class ZooRun:
         return {name: [one[name] for one in named] for name in named[0]}
 
     def reduce(self, name: str, copies: list[nn.Parameter]) -> None:
-        mean = torch.stack([copy.grad for copy in copies]).mean(0)
+        if all(copy.grad is None for copy in copies):  # an expert that no token of any rank visited
+            return
+        gradients = [torch.zeros_like(copy) if copy.grad is None else copy.grad for copy in copies]
         for copy in copies:
-            copy.grad.copy_(mean)
+            copy.grad = torch.stack(gradients).mean(0)
 
     def clip(self, model: ByteModel) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
