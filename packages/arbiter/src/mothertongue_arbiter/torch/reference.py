@@ -57,7 +57,7 @@ def reference(subject: ExactSubject) -> Reference:
     """
     run, declared = subject.run, subject.declared
     real = real_positions(subject)
-    if hasattr(run, "reference"):
+    if getattr(run, "reference", None) is not None:
         fix_random_numbers(subject.options.seed)
         return Reference(
             source="`reference`", logits=logits_of(run.reference(run.model, subject.batch)), known=real
