@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from mothertongue_arbiter.declared_optimizer import Group
 from mothertongue_arbiter.update_history import Event, History, judge, replay, with_rates
@@ -79,6 +80,43 @@ def test_without_a_gradient_no_change_is_asked():
     found = judge(replace(found, events=events))
     assert found.good
     assert not found.asked
+
+
+MUON = Group(
+    parameters=("*",), algorithm="muon", learning_rate=0.02, weight_decay=0.1, momentum=0.95, nesterov=True
+)
+
+
+def muon_history(*, rank, shape, seed, decay=0.1, rate=0.02):
+    """Three bfloat16 steps of torch.optim.Muon, whose momenta leave most directions open."""
+    rng = np.random.default_rng(seed)
+    parameter = torch.nn.Parameter(torch.tensor(rng.normal(size=shape) * 0.02, dtype=torch.float32))
+    optimizer = torch.optim.Muon([parameter], lr=rate, weight_decay=decay, adjust_lr_fn="original")
+    events = []
+    for step in range(3):
+        spread = np.exp(2 * rng.normal(size=rank))
+        gradient = rng.normal(size=(shape[0], rank)) * spread @ rng.normal(size=(rank, shape[1]))
+        parameter.grad = torch.tensor(gradient, dtype=torch.float32)
+        before = parameter.detach().double().numpy().copy()
+        optimizer.step()
+        after = parameter.detach().double().numpy().copy()
+        given = parameter.grad.double().numpy()
+        events.append(Event(step=step, rate=0.02, before=before, after=after, gradient=given))
+    return History(name="w", group=MUON, events=tuple(events), start=Moments(), epsilon=EPSILON)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 32), (32, 16)])
+def test_directions_without_gradient_hold_only_the_noise_of_bfloat16_muon(shape):
+    ranks = range(1, 9)
+    found = [judge(muon_history(rank=rank, shape=shape, seed=seed)) for rank in ranks for seed in range(3)]
+    assert all(one.good for one in found), max(one.ratio for one in found)
+
+
+def test_a_muon_step_of_another_length_or_decay_is_more_than_noise():
+    assert judge(muon_history(rank=16, shape=(64, 64), seed=0)).good
+    assert not judge(muon_history(rank=16, shape=(64, 64), seed=0, rate=0.025)).good
+    assert not judge(muon_history(rank=2, shape=(64, 64), seed=0, rate=0.04)).good
+    assert not judge(muon_history(rank=16, shape=(64, 64), seed=0, decay=1.0)).good
 
 
 def test_not_a_number_is_never_good():

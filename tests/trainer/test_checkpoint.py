@@ -171,3 +171,10 @@ def test_a_tokenizer_replaced_during_the_run_is_not_saved_with_it(run_folder: Pa
     with pytest.raises(CheckpointError, match="replaced since the run began; restore it"):
         save_checkpoint(run_folder, *trainee(), state_of(100))
     assert find_checkpoint(run_folder) == saved
+
+
+def test_another_audit_is_the_same_recipe_and_another_width_is_not() -> None:
+    asked = dataclasses.replace(RECIPE, audit=dataclasses.replace(RECIPE.audit, sequences=1))
+    wider = dataclasses.replace(RECIPE, model=dataclasses.replace(RECIPE.model, ffn_width=200))
+    assert recipe_sha256(asked) == recipe_sha256(RECIPE)
+    assert recipe_sha256(wider) != recipe_sha256(RECIPE)

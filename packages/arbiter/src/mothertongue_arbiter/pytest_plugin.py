@@ -36,7 +36,7 @@ class Arbiter:
         error, so that a list of exceptions cannot outlive its reasons.
         """
         from mothertongue_arbiter import ArbiterError, Verdict, audit
-        from mothertongue_arbiter.refusal import page_text
+        from mothertongue_arbiter.view import text_page
 
         try:
             certificate = audit(run, step=step, options=options)
@@ -48,7 +48,7 @@ class Arbiter:
             pytest.fail(f"allow: no check named {', '.join(unknown)}", pytrace=False)
         asked = tuple(check for check in certificate.checks if check.name not in allow)
         if replace(certificate, checks=asked).verdict != Verdict.PASS:
-            pytest.fail(f"the arbiter does not pass this run\n{page_text(certificate)}", pytrace=False)
+            pytest.fail(f"the arbiter does not pass this run\n{text_page(certificate)}", pytrace=False)
         return certificate
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-
 from mothertongue_arbiter.certificate import Certificate, Verdict
 from mothertongue_arbiter.errors import ArbiterError
-
-PAGE_COLUMNS = 110
 
 
 class AuditFailed(ArbiterError):
@@ -16,7 +12,9 @@ class AuditFailed(ArbiterError):
     exit_code = 1
 
     def __init__(self, certificate: Certificate) -> None:
-        super().__init__(f"the audit failed\n{page_text(certificate)}")
+        from mothertongue_arbiter.view import text_page  # rich is slow to import, and few audits fail
+
+        super().__init__(f"the audit failed\n{text_page(certificate)}")
         self.certificate = certificate
 
 
@@ -29,14 +27,3 @@ def refuse(certificate: Certificate) -> Certificate:
     if certificate.verdict == Verdict.FAIL:
         raise AuditFailed(certificate)
     return certificate
-
-
-def page_text(certificate: Certificate) -> str:
-    """Return the one-page view of `certificate` as plain text."""
-    from rich.console import Console
-
-    from mothertongue_arbiter.view import page
-
-    file = io.StringIO()
-    Console(file=file, width=PAGE_COLUMNS, no_color=True, highlight=False).print(page(certificate))
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())

@@ -24,7 +24,7 @@ from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import Declared
 from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
-from mothertongue_trainer.checkpoint import deciding_settings, moments_of, restore
+from mothertongue_trainer.checkpoint import FREE_FIELDS, deciding_settings, moments_of, restore
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
@@ -37,6 +37,7 @@ SYNTHETIC_DOCUMENT_TOKENS = 24  # on average
 SYNTHETIC_NOTE = "the rows are random documents, since no tokens have been prepared"
 # The start of each row: float64 logits of a large vocabulary are the costly part of an audit.
 AUDITED_TOKENS = 256
+FREE_OF_A_CERTIFICATE = tuple(field for field in FREE_FIELDS if field != "audit")
 
 
 class RecipeRun:
@@ -83,7 +84,7 @@ class RecipeRun:
     @property
     def scope(self) -> dict[str, str]:
         """What a certificate depends on beside code and shapes: each table of the recipe, tokenizer, data."""
-        tables = deciding_settings(self.recipe)
+        tables = deciding_settings(self.recipe, free=FREE_OF_A_CERTIFICATE)
         recipe = {f"recipe: {name}": json.dumps(values, sort_keys=True) for name, values in tables.items()}
         return {**recipe, **getattr(self.rows, "identity", {})}
 

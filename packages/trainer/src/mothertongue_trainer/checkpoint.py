@@ -209,9 +209,8 @@ def differing_fields(
     return differing
 
 
-def deciding_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return the settings of a recipe that decide the weights or the audit before them, table by table."""
-    free = set(FREE_FIELDS) - {"audit"}
+def deciding_settings(recipe: Recipe, *, free: tuple[str, ...] = FREE_FIELDS) -> dict[str, Any]:
+    """Return the settings of a recipe that decide the weights, all that are not `free`, table by table."""
 
     def deciding(values: dict[str, Any], place: str) -> dict[str, Any]:
         return {
@@ -229,8 +228,8 @@ def _plain(value: Any) -> Any:
 
 
 def recipe_sha256(recipe: Recipe) -> str:
-    """Return the hash of a recipe's values, defaults included."""
-    return hashlib.sha256(json.dumps(recipe.as_dict(), sort_keys=True).encode()).hexdigest()
+    """Return the hash of what decides the weights, defaults included: another audit is the same training."""
+    return hashlib.sha256(json.dumps(deciding_settings(recipe), sort_keys=True).encode()).hexdigest()
 
 
 def moments_of(model: Qwen3, optimizer: MuonAdamW) -> dict[str, Tensor]:

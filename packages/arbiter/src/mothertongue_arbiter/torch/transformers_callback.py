@@ -21,10 +21,11 @@ from mothertongue_arbiter.audit import Options, audit
 from mothertongue_arbiter.certificate import Certificate, NotRun, Verdict
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.monitoring import sentences
-from mothertongue_arbiter.refusal import page_text, refuse
+from mothertongue_arbiter.refusal import refuse
 from mothertongue_arbiter.run import Declared
 from mothertongue_arbiter.torch.monitor import Monitor
 from mothertongue_arbiter.torch.trainer_run import TrainerRun, epoch_steps
+from mothertongue_arbiter.view import text_page
 
 try:
     from transformers import TrainerCallback  # noqa: TID251 - the adapter for it; nothing else imports it
@@ -102,7 +103,7 @@ class ArbiterCallback(TrainerCallback):
         if not self._despite_audit:
             refuse(certificate)
         if certificate.verdict != Verdict.PASS:
-            log.warning("the training goes on without a good certificate\n%s", page_text(certificate))
+            log.warning("the training goes on without a good certificate\n%s", text_page(certificate))
 
     def _watch(self) -> None:
         self._unwrap()  # a training that broke off before
