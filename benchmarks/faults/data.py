@@ -121,7 +121,7 @@ def d13_labels_of_another_row(run):
     with_targets(run, lambda targets: targets.roll(1, 0))
 
 
-@fault("special_split", "labels", sound=sound(as_lists=True))
+@fault("special_split", "documents", sound=sound(as_lists=True))
 def d14_end_of_text_written_as_letters(run):
     """The tokenizer reads the special token as plain text, here as one letter."""
     with_ids(run, lambda ids: torch.where(ids == END_OF_TEXT, FIRST_LETTER + 3, ids))

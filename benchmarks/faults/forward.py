@@ -46,7 +46,7 @@ def f5_no_attention_scale(run):
     run.model.operations.score = lambda q, k: q @ k.transpose(-1, -2)
 
 
-@fault("transformers#25681", REFERENCE)
+@fault("transformers#25681", "table precision")
 def f6_rotary_table_in_bfloat16(run):
     """Positions beyond a few hundred become one."""
     angles = run.model.operations.angles
@@ -61,7 +61,7 @@ def f7_positions_capped(run):
     run.model.operations.angles = lambda documents: angles(documents).clamp(max=float(TOKENS // 2))
 
 
-@fault("f: no positions", "order sensitivity")
+@fault("f: no positions", "positions used")
 def f8_no_positions_at_all(run):
     run.model.operations.rope = lambda x, angle: x
 
@@ -133,7 +133,7 @@ def f18_two_layers_are_one(run):
     run.prepare()
 
 
-@fault("uni-d2#6", "order sensitivity", sound=sound(learned_positions=True))
+@fault("uni-d2#6", "positions used", sound=sound(learned_positions=True))
 def f19_all_positions_are_one(run):
     run.model.operations.positions = torch.zeros_like
 
@@ -143,7 +143,7 @@ def f20_norm_with_another_epsilon(run):
     run.model.operations.norm = lambda x, gain: x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-2) * gain
 
 
-@fault("f: attention sees nothing", "order sensitivity")
+@fault("f: attention sees nothing", "token influence")
 def f21_attention_sees_only_its_own_token(run):
     def mask(documents):
         length = documents.shape[1]

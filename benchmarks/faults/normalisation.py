@@ -140,7 +140,7 @@ def e10_rare_tokens_weigh_more(run):
     run.cross_entropy = cross_entropy
 
 
-@fault("e: undeclared label smoothing", "loss weights")
+@fault("e: undeclared label smoothing")
 def e11_smoothed_without_saying_so(run):
     run.cross_entropy = lambda model, batch: F.cross_entropy(
         run.forward(model, batch).flatten(0, 1),
@@ -174,7 +174,7 @@ def e13_one_micro_batch_lost_for_one_tensor(run):
     run.accumulate = racing
 
 
-@fault("torchtune: scaled backward", "loss weights")
+@fault("torchtune: scaled backward", "gradient values")
 def e14_logits_scaled_backward_only(run):
     """A fused loss that multiplies its gradient by the number of rows."""
     run.model.operations.logits_out = altered_gradient(lambda x: x * 1, lambda g: g * ROWS)

@@ -45,7 +45,7 @@ def c5_schedule_stepped_once_a_process(run):
     run.learning_rate = lambda step: warmed_up(4 * step)
 
 
-@fault("candle: AdamW moments in the dtype of the weights", "movement")
+@fault("candle: AdamW moments in the dtype of the weights", PARITY, "dtypes")
 def c6_bfloat16_weights_without_master(run):
     run.model.to(torch.bfloat16)
     run.prepare()
@@ -56,7 +56,7 @@ def c7_zero_grad_missing(run):
     run.optimizer.zero_grad = lambda: None
 
 
-@fault("lightning#9599", PARITY)
+@fault("lightning#9599", "gradient handed over")
 def c8_clipped_before_unscaling(run):
     """The gradients are clipped while they are still 65536 times too large."""
     clip = run.clip
@@ -71,7 +71,7 @@ def c8_clipped_before_unscaling(run):
     run.clip = clipped
 
 
-@fault("deepspeed#8588", PARITY)
+@fault("deepspeed#8588", "gradient handed over")
 def c9_divided_by_the_next_loss_scale(run):
     """Where the scale has just doubled, a gradient is used at half its size; Adam remembers it."""
     steps, clip = [], run.clip
@@ -180,7 +180,7 @@ def c18_wrong_from_the_third_step_on(run):
     stepping(run, rolled)
 
 
-@fault("pytorch#140066", PARITY)
+@fault("pytorch#140066", "gradient handed over")
 def c19_clip_misses_some_norms(run):
     def clipped(model):
         total = torch.stack([p.grad.norm() for p in model.parameters() if p.dim() == 1]).norm()
@@ -190,7 +190,7 @@ def c19_clip_misses_some_norms(run):
     run.clip = clipped
 
 
-@fault("clip after the step", PARITY)
+@fault("clip after the step", "gradient handed over")
 def c20_never_clipped(run):
     run.clip = lambda model: None
 

@@ -51,7 +51,7 @@ def g5_ranks_start_apart(run):
     run.replicas[1].load_state_dict(other.model.state_dict())
 
 
-@fault("gradients summed over ranks", "update parity", sound=TWO)
+@fault("gradients summed over ranks", "gradient handed over", sound=TWO)
 def g6_sum_in_place_of_the_mean(run):
     def reduce(name, copies):
         total = torch.stack([copy.grad for copy in copies]).sum(0)

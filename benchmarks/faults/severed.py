@@ -65,7 +65,7 @@ def a10_fused_loss_trains_only_the_head(run):
     run.model.operations.hidden_out = lambda x: x.detach()
 
 
-@fault("candle: Op::Round has no gradient", "gradient presence", where=("blocks.1.[kv].weight",))
+@fault("candle: Op::Round has no gradient", "reference forward", where=("blocks.1.[kv].weight",))
 def a11_rounding_without_straight_through(run):
     run.model.operations.heads_out = lambda x: (x * 64).round() / 64
 

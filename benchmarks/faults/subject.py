@@ -238,10 +238,9 @@ class ZooRun:
 
     def all_reduce(self) -> None:
         """Every rank gets the mean of the gradients of all."""
-        if self.ranks == 1:
-            return
         for name, copies in self.copies().items():
-            self.reduce(name, copies)
+            if self.ranks > 1:
+                self.reduce(name, copies)
 
     def copies(self) -> dict[str, list[nn.Parameter]]:
         """Return, for each parameter, its copy on each rank."""

@@ -240,6 +240,7 @@ def one_token_rows():
 
     run.batch = short
     run.documents = lambda step, rank: run.batch(step)["documents"]
+    declare(run, conditional=("blocks.*.q.weight", "blocks.*.k.weight"))  # one token to choose from
     run.eval_batches = None
     return run
 

@@ -43,6 +43,7 @@ def captured_logits(vocabulary: int | None, *, least: int = 2) -> Iterator[list[
     it is not known). The last one of a forward is what the loss saw.
     """
     captured: list[Tensor] = []
+    makers: list[int] = []  # the module of each
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
         logits = _tensor(output)
@@ -51,6 +52,11 @@ def captured_logits(vocabulary: int | None, *, least: int = 2) -> Iterator[list[
         entries = logits.shape[-1]
         if entries == vocabulary or (vocabulary is None and entries >= least):
             logits.retain_grad()
+            inner = {id(part) for part in module.modules() if part is not module}
+            while makers and makers[-1] in inner:  # a head whose logits this module then capped or scaled
+                makers.pop()
+                captured.pop()
+            makers.append(id(module))
             captured.append(logits)
 
     handle = nn.modules.module.register_module_forward_hook(keep)
