@@ -17,10 +17,10 @@ TOOLS := $(TEST_TOOLS) "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help chat train export test alone check format smoke docs bench clean
+.PHONY: help chat train export test alone check format smoke docs bench bench-arbiter clean
 
 help: ## show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  RECIPE=recipes/NAME.toml chooses a recipe (default $(RECIPE)); TORCH=... a build of PyTorch."
 
@@ -63,6 +63,10 @@ docs: $(INSTALLED) ## keep what runs/nano measured and write it into README and 
 bench: $(INSTALLED) ## speed of the bundle on this machine
 	@$(BIN)/mothertongue build $(RECIPE)
 	@$(BIN)/mothertongue bench "bundles/$$(sed -n 's/^name = "\(.*\)"$$/\1/p' $(RECIPE))"
+
+bench-arbiter: $(INSTALLED) ## what the arbiter finds in the fault zoo, and what others find
+	@OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m faults
+	@$(BIN)/python benchmarks/figures.py
 
 clean: ## remove the environment and everything that can be made again (asks first)
 	@printf 'Remove .venv, runs/ and bundles/? [y/N] '; read answer; \

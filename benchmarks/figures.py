@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from faults.score import compared, family_lines
+
 from mothertongue_export.summary import EXAM_SKILLS
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +76,31 @@ def nano() -> str:
     return table(("nano, 1.31 M parameters", "measured"), rows) + caption
 
 
-MAKERS: dict[str, Callable[[], str]] = {"proof": proof, "nano": nano}
+def faults() -> str:
+    """What the arbiter finds in the fault zoo, family by family, and beside it what others find."""
+    zoo = result("arbiter-faults")
+    total = zoo["summary"]
+    header = ("faults", "found without a reference forward", "with one", "named at the right place")
+    rows = [line[:4] for line in family_lines(zoo["faults"])]
+    rows.append(
+        (
+            "all",
+            f"{total['caught_without_reference']} / {total['faults']}",
+            f"{total['caught']} / {total['faults']}",
+            f"{total['localised']} / {total['gradient_faults']}",
+        )
+    )
+    others = table(
+        ("way of looking", "faults found", "healthy runs alarmed"), compared(zoo["faults"], zoo["healthy"])
+    )
+    caption = (
+        f"\nMedian cost of a certificate in the zoo: {total['median_seconds']:.1f} s, "
+        f"{total['median_steps']:.0f} training steps of its tiny model on a busy machine.\n\n"
+    )
+    return table(header, rows) + caption + others
+
+
+MAKERS: dict[str, Callable[[], str]] = {"proof": proof, "nano": nano, "faults": faults}
 
 
 def rendered(text: str) -> str:

@@ -18,7 +18,8 @@ def nonzero_check(run: Any) -> bool:
     """The original arbiter: alarm unless each trainable parameter gets a finite gradient, not all zero."""
     run.model.zero_grad()
     run.loss(run.model, run.batch(0)).backward()
-    gradients = [p.grad for p in run.model.parameters() if p.requires_grad]
+    found = [p.grad for p in run.model.parameters() if p.requires_grad]
+    gradients = [g.to_dense() if g is not None and g.is_sparse else g for g in found]
     run.model.zero_grad()
     return not all(g is not None and bool(g.isfinite().all()) and bool(g.any()) for g in gradients)
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 import torch
-from healthy import HEALTHY
+from faults.zoo import HEALTHY
 from torch import nn
 from zoo import ZooRun
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from faults import replaced_backward
+from faults.fault import replaced_backward
 from torch.nn import functional as F
 from zoo import ZooRun
 

@@ -1,14 +1,32 @@
 import pytest
 import torch
-from healthy import HEALTHY
+from faults.zoo import HEALTHY
 from zoo import ZooRun
 
 from mothertongue_arbiter import Verdict, audit
 
+# Of each kind of oddity one; `make bench-arbiter` asks all of them.
+PART = (
+    "plain",
+    "zero_initialised_projections",
+    "low_rank_adapter_that_starts_at_zero",
+    "bfloat16_autocast",
+    "gradient_checkpointing_with_dropout",
+    "first_steps_at_learning_rate_zero",
+    "mixture_with_experts_that_nobody_visits",
+    "muon_for_the_matrices",
+    "padded_on_the_left",
+    "chat_labels_accumulated",
+    "two_ranks",
+    "documents_as_lists",
+    "stopped_gradient_as_declared",
+    "only_what_is_required",
+)
 
-@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY.keys())
-def test_a_healthy_run_stays_silent(make):
-    certificate = audit(make())
+
+@pytest.mark.parametrize("name", PART)
+def test_a_healthy_run_stays_silent(name):
+    certificate = audit(HEALTHY[name]())
     assert certificate.verdict == Verdict.PASS, [c for c in certificate.checks if c.verdict != Verdict.PASS]
 
 
