@@ -20,6 +20,7 @@ from faults.architectures import ARCHITECTURES
 from faults.assessment import FAULT_OF, assess, cases
 from faults.score import summary, tables
 from faults.tools.environment import prepared, verdicts
+from mothertongue_arbiter import __version__
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "arbiter-faults.json"
@@ -97,7 +98,7 @@ def keep(rows: Rows, path: Path) -> None:
         parts.append(f' "{title}": {{\n' + ",\n".join(lines) + "\n }")
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
     if path == RESULT and set(rows) == set(cases()):
-        SCORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        SCORE.write_text(json.dumps(figures | {"battery": __version__}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
