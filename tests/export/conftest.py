@@ -1,6 +1,7 @@
 """Tiny Qwen3 checkpoints, made and trained with transformers: nothing of the subject has a hand in them."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mothertongue_export.oracle import Oracle, open_oracle
 from mothertongue_trainer.document import Document
 from mothertongue_trainer.progress import silent
 from mothertongue_trainer.recipe import ExportConfig
+from mothertongue_trainer.vocabulary import SPLIT_PATTERN
 
 SPECIAL_TOKENS = ["<|bos|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|pad|>"]
 CONTEXT = 64
@@ -143,4 +145,17 @@ def bundle(
     """The bundle of the tied checkpoint; tests that change it work on a copy."""
     folder = tmp_path_factory.mktemp("bundles") / "tiny"
     export(tied, folder, config=config, heldout=heldout, sources=[{"name": "own words", "licence": "CC0"}])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def split_as_qwen(tied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tied checkpoint with the split pattern of `mothertongue tokenizer`, which llama.cpp has too."""
+    folder = tmp_path_factory.mktemp("মডেল ১") / "step-000100"
+    shutil.copytree(tied, folder)
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    split = {"type": "Split", "pattern": {"Regex": SPLIT_PATTERN}, "behavior": "Isolated", "invert": False}
+    steps = [split, {**content["pre_tokenizer"], "use_regex": False}]
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     return folder

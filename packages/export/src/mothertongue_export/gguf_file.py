@@ -1,7 +1,7 @@
 """A checkpoint as one GGUF file, for llama.cpp and what is built on it; read back before it is kept.
 
-Matrices are stored in the type that is asked for, norms in float32, as llama.cpp's own converter does. Tensors
-go to the file one by one, so that a large model takes the memory of its largest matrix.
+Matrices are stored in the type that is asked for, norms in float32, as llama.cpp's own converter does.
+Tensors go to the file one by one, so that a large model takes the memory of its largest matrix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from mothertongue_export.checkpoint import Architecture, Checkpoint
 from mothertongue_export.gguf_tokenizer import GgufTokenizer, read_gguf_tokenizer
 
 Storage = Literal["Q8_0", "F16", "F32"]
+STORAGES: tuple[Storage, ...] = ("Q8_0", "F16")  # what an export writes
 ARCHITECTURE = "qwen3"
+REQUIREMENT = "gguf>=0.17,<0.20"
 Q8_0_BLOCK = 32  # weights that share a scale
 Q8_0_LEVELS = 127
 FLOAT16_RELATIVE, FLOAT16_ABSOLUTE = 2.0**-11, 2.0**-25  # half a unit in the last place; below 2^-14
@@ -51,7 +53,7 @@ def require_gguf() -> None:
     """Raise MothertongueError, with the line that installs it, where the package `gguf` is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise MothertongueError(
-            "the package gguf is not installed; install it with: pip install 'gguf>=0.17,<1'"
+            f"the package gguf is not installed; install it with: pip install '{REQUIREMENT}'"
         )
 
 
@@ -78,9 +80,7 @@ def write_gguf(checkpoint: Checkpoint, path: Path, *, storage: Storage, name: st
         raise CheckFailed(f"{path.name}: {problem}; the file is not kept, report this")
 
 
-def _write(
-    checkpoint: Checkpoint, tokenizer: GgufTokenizer, path: Path, storage: Storage, name: str
-) -> None:
+def _write(checkpoint: Checkpoint, tokenizer: GgufTokenizer, path: Path, storage: Storage, name: str) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(path, ARCHITECTURE)
@@ -98,7 +98,10 @@ def _write(
         _add_tokenizer(writer, tokenizer)
         for theirs, weight in _tensors(checkpoint):
             kind = gguf.GGMLQuantizationType[stored_as(weight, storage)]
-            blocks, block_bytes = weight.size // gguf.GGML_QUANT_SIZES[kind][0], gguf.GGML_QUANT_SIZES[kind][1]
+            blocks, block_bytes = (
+                weight.size // gguf.GGML_QUANT_SIZES[kind][0],
+                gguf.GGML_QUANT_SIZES[kind][1],
+            )
             writer.add_tensor_info(theirs, weight.shape, weight.dtype, blocks * block_bytes, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -111,7 +114,7 @@ def _write(
 
 
 def stored_as(weight: NDArray[np.float32], storage: Storage) -> Storage:
-    """Return how `weight` is stored: norms in float32, and a matrix whose rows no block divides in float16."""
+    """Return how `weight` is stored: norms as float32, a matrix whose rows no block divides as float16."""
     if weight.ndim == 1:
         return "F32"
     if storage == "Q8_0" and weight.shape[-1] % Q8_0_BLOCK:

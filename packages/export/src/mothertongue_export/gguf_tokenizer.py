@@ -1,8 +1,8 @@
-"""The tokenizer and chat template of a checkpoint as GGUF metadata, refused where llama.cpp would read another text.
+"""The tokenizer of a checkpoint as GGUF metadata, refused where llama.cpp would read other tokens.
 
-A GGUF file names its split pattern; llama.cpp has the pattern itself in its source. So a tokenizer fits only if
-its pattern is one that llama.cpp implements exactly. `gpt-4o` there is a near miss of the pattern in
-tokenizer.json, because it drops the marks of Bangla, and most ids come out different without a word.
+A GGUF file only names its split pattern; the pattern itself is in llama.cpp's source. So a tokenizer fits
+only if its pattern is one that llama.cpp implements exactly. `gpt-4o` there is a near miss of the pattern of
+that name: it drops the marks of Bangla, and most ids come out different without a word.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN_BPE: dict[str, Any] = {
     "byte_fallback": False,
     "ignore_merges": False,
 }
-NORMAL, CONTROL, UNUSED = 1, 3, 5  # gguf.TokenType, which the registry of formats need not load
+NORMAL, CONTROL, UNUSED = 1, 3, 5  # gguf.TokenType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,6 @@ class GgufTokenizer:
     types: list[int]
     merges: list[str]
     chat_template: str
-    replacements: dict[str, str]  # which the runtime makes in messages, and llama.cpp does not
 
     def id(self, special: str) -> int:
         """Return the id of a special token."""
@@ -63,8 +62,8 @@ def read_gguf_tokenizer(folder: Path, rows: int) -> GgufTokenizer:
         by_id = {number: token for token, number in model["vocab"].items()}
         by_id |= {token["id"]: token["content"] for token in added}
         merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
-        template, replacements = config["chat_template"], config["mothertongue"]["replacements"]
-    except (KeyError, TypeError, AttributeError) as error:
+        template = config["chat_template"]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"{folder}: {error!r}; a tokenizer of `mothertongue` was expected") from None
     if unknown := {token["content"] for token in added} ^ set(SPECIAL_TOKENS):
         raise CheckpointError(
@@ -83,12 +82,11 @@ def read_gguf_tokenizer(folder: Path, rows: int) -> GgufTokenizer:
         types=[kinds.get(number, UNUSED) for number in range(rows)],
         merges=merges,
         chat_template=template,
-        replacements=replacements,
     )
 
 
 def _pre_tokenizer(path: Path, content: dict[str, Any]) -> str:
-    """Return llama.cpp's name for how the tokenizer at `path` splits; raise CheckpointError if it has none."""
+    """Return llama.cpp's name for how the tokenizer at `path` splits, or raise CheckpointError."""
 
     def refuse(what: str, found: object, expected: str) -> CheckpointError:
         return CheckpointError(
@@ -101,7 +99,7 @@ def _pre_tokenizer(path: Path, content: dict[str, Any]) -> str:
     pattern = (split.get("pattern") or {}).get("Regex")
     if pattern not in PRE_TOKENIZERS:
         raise refuse(
-            "the split pattern", pattern or split["type"], " or ".join(map(repr, PRE_TOKENIZERS))
+            "the split pattern", repr(pattern or split["type"]), " or ".join(map(repr, PRE_TOKENIZERS))
         )
     way = (split["behavior"], split["invert"])
     if way != ("Isolated", False):
