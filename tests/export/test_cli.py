@@ -138,3 +138,41 @@ def test_bad_input_is_one_line_and_exit_2(
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_formats_are_written_beside_the_bundle_with_their_hashes(folder: Path, split_as_qwen: Path) -> None:
+    checkpoint = ["--checkpoint", str(split_as_qwen)]
+    exported = mothertongue("export", "tiny.toml", *checkpoint, "--formats", "hf,gguf", "--json")
+    assert exported.exit_code == 0, exported.output
+    written = json.loads(exported.stdout)["formats"]
+    assert [Path(written[name]["folder"]) for name in ("hf", "gguf")] == [
+        Path("bundles/tiny-hf"),
+        Path("bundles/tiny-gguf"),
+    ]
+    assert not (folder / "bundles/tiny").exists()
+    shown = mothertongue("export", "tiny.toml", *checkpoint, "--formats", "gguf")
+    assert "Exported and read back: bundles/tiny-gguf" in shown.stdout
+    digest = written["gguf"]["files"]["tiny-Q8_0.gguf"]["sha256"]
+    assert f"  {digest}  tiny-Q8_0.gguf" in shown.stdout
+
+    proved = mothertongue("export", "tiny.toml", *checkpoint, "--formats", "bundle,hf", "--json")
+    report = json.loads(proved.stdout)
+    assert (report["verdict"], list(report["formats"])) == ("PASS", ["hf"])
+    assert (folder / "bundles/tiny/manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("formats", "message"),
+    [
+        ("bundle,onnx", "--formats bundle,onnx: 'onnx' is no format; known are bundle, hf, gguf"),
+        ("bundle,gguf", "tokenizer.json: the split pattern is 'ByteLevel'"),
+        ("hf --weights int8", "--weights and --keep-reference are of the bundle"),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused_before_the_proof(
+    folder: Path, formats: str, message: str
+) -> None:
+    result = mothertongue("export", "tiny.toml", "--formats", *formats.split())
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (folder / "bundles").exists()

@@ -31,6 +31,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the pr
     "--weights", type=click.Choice(["int8", "int4", "fp32"]), help="Default: as RECIPE says, else int8."
 )
 @click.option("--keep-reference", is_flag=True, help="Keep the plain fp32 ONNX graph too, in reference/.")
+@click.option(
+    "--formats", default="bundle", metavar="LIST", help="Of bundle, hf, gguf, with commas; default: bundle."
+)
 @json_option
 def export(
     recipe: Path,
@@ -38,33 +41,52 @@ def export(
     out: Path | None,
     weights: Literal["int8", "int4", "fp32"] | None,
     keep_reference: bool,
+    formats: str,
     as_json: bool,
 ) -> None:
     """Turn the model of RECIPE into a bundle, and prove that it is the same model.
 
-    A bundle that misses a gate is not written; one that was there before stays.
+    A bundle that misses a gate is not written; one that was there before stays. Other formats go into folders
+    beside it: bundles/NAME-hf for transformers, bundles/NAME-gguf for llama.cpp.
     """
     from mothertongue_export.exporter import export_run
+    from mothertongue_export.formats import BUNDLE, check_homes, chosen_formats, write_home
+    from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
     from mothertongue_trainer.recipe import read_recipe
 
+    chosen = chosen_formats(formats)
+    others = [name for name in chosen if name != BUNDLE]
+    if BUNDLE not in chosen and (weights or keep_reference):
+        raise click.UsageError("--weights and --keep-reference are of the bundle; add it to --formats")
     settings = read_recipe(recipe)
     bundle = out or settings.bundle_folder
+    source = checkpoint or newest_checkpoint(settings.run_folder)
+    report = None
     with run_lock(settings.run_folder), failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
-        report = export_run(
-            settings,
-            checkpoint=checkpoint,
-            bundle=bundle,
-            weights=weights,
-            keep_reference=keep_reference,
-            progress=progress,
-        )
+        check_homes(source, bundle, others)
+        if BUNDLE in chosen:
+            report = export_run(
+                settings,
+                checkpoint=source,
+                bundle=bundle,
+                weights=weights,
+                keep_reference=keep_reference,
+                progress=progress,
+            )
+        homes = [write_home(source, bundle, name, progress=progress) for name in others]
     if as_json:
-        click.echo(json.dumps(report.as_dict(), ensure_ascii=False))
-    else:
+        written = {"formats": {home.format: home.as_dict() for home in homes}} if homes else {}
+        click.echo(json.dumps((report.as_dict() if report else {}) | written, ensure_ascii=False))
+        return
+    if report:
         print_proof(report)
         click.echo(f"Exported and proved: {bundle}")
+    for home in homes:
+        click.echo(f"Exported and read back: {home.folder}")
+        for name, record in home.files.items():
+            click.echo(f"  {record.sha256}  {name}")
 
 
 @click.command(short_help="Prove BUNDLE again on this machine.")
