@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mothertongue_arbiter.difference import measure, measure_floor
+from mothertongue_arbiter.difference import depends, measure, measure_floor
 from mothertongue_arbiter.direction import Direction, signs
 
 
@@ -72,3 +72,37 @@ def test_no_gradient_and_no_derivative_is_zero():
     witness = Quartic(factor=0.0)
     witness.loss_at = lambda direction, epsilon: 30.1
     assert measured(witness).verdict == "ZERO"
+
+
+class Kinked(Quartic):
+    """The same loss, and half of a ReLU whose kink is `distance` away along the direction."""
+
+    def __init__(self, distance, *, jump=0.1, factor=1.0):
+        super().__init__(factor=factor)
+        self.distance, self.jump = distance, jump
+
+    def loss_at(self, direction, epsilon):
+        smooth = super().loss_at(direction, epsilon)
+        return smooth + self.jump * max(0.0, (epsilon if direction.scales else 0.0) - self.distance)
+
+
+@pytest.mark.parametrize("distance", [3e-5, 3e-6, 3e-7, 3e-8, 1e-9])
+def test_a_kink_near_by_is_never_taken_for_a_wrong_gradient(distance):
+    measurement = measured(Kinked(distance))
+    assert measurement.verdict in ("OK", "INCONCLUSIVE")
+    assert measurement.kinked or measurement.verdict == "OK"
+    assert (distance < 1e-6) == (measurement.verdict == "INCONCLUSIVE")
+
+
+def test_a_wrong_gradient_is_wrong_beside_a_kink_too():
+    assert measured(Kinked(3e-6, factor=1.01)).verdict == "WRONG"
+
+
+def test_a_loss_that_rounds_depends_on_what_moves_it_a_long_step_away():
+    witness = Quartic()
+    smooth = witness.loss_at
+    witness.loss_at = lambda direction, epsilon: round(smooth(direction, epsilon) * 64) / 64
+    direction = Direction(seed=3, scales={"x": 1.0})
+    assert depends(witness, direction, measure_floor(witness))
+    witness.loss_at = lambda direction, epsilon: 3.0
+    assert not depends(witness, direction, measure_floor(witness))

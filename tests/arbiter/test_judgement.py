@@ -96,3 +96,41 @@ def test_a_dead_tensor_is_forgiven_at_first_and_later_only_when_declared(step, d
 
 def test_a_long_list_of_names_is_cut():
     assert named([f"t{i}" for i in range(9)]) == "t0, t1, t2, t3, t4, t5 and 3 more"
+
+
+class Bent(Chain):
+    """The same, with a ReLU in `t0` whose kink is at this very point along one of the lines."""
+
+    bent = 0
+
+    def loss_at(self, direction, epsilon):
+        over = epsilon if direction.along == "signs" and direction.seed == self.bent else 0.0
+        return super().loss_at(direction, epsilon) + max(0.0, over)
+
+
+def test_a_kink_on_one_line_is_avoided_by_another():
+    check = Judge(Bent(), Declared(), step=0).values()
+    assert check.verdict == Verdict.PASS
+    assert "after 1 that met a kink" in check.evidence
+
+
+def test_a_kink_on_every_line_is_called_a_kink():
+    class Everywhere(Bent):
+        def loss_at(self, direction, epsilon):
+            return Chain.loss_at(self, direction, epsilon) + max(0.0, epsilon)
+
+    check = Judge(Everywhere(), Declared(), step=0).values()
+    assert check.verdict == Verdict.INCONCLUSIVE
+    assert "kinks" in check.evidence
+
+
+def test_a_tensor_behind_a_rounding_is_severed():
+    class Rounded(Chain):
+        def loss_at(self, direction, epsilon):
+            moved = self.values["t3"] + epsilon * signs(0, "t3", 6) * ("t3" in direction.scales)
+            return super().loss_at(direction, epsilon) + float(np.round(moved * 64).sum())
+
+    witness = Rounded(unused=("t3", "t4"))
+    check = Judge(witness, Declared(), step=0).presence()
+    assert check.verdict == Verdict.FAIL
+    assert [one.subject for one in check.findings if one.verdict == "SEVERED"] == ["t3"]

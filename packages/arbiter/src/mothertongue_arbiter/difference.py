@@ -4,12 +4,15 @@ The slope of the loss along a direction is measured twice, with a step of epsilo
 extrapolated (Richardson). What the two disagree about, and how far the loss repeats itself, is the
 uncertainty. A judgement needs a signal of at least `SIGNAL_TO_NOISE` times that; else the answer is
 INCONCLUSIVE, and no tolerance is loosened.
+
+A kink (of a ReLU, of a routing) so close that both steps reach over it gives both the same wrong slope. It
+shows in the bend of the loss: that of a smooth one falls with the step, that of a kink stays, and half of it
+bounds the error of the slope.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,8 +23,10 @@ from mothertongue_arbiter.direction import Direction
 SIGNAL_TO_NOISE = 30.0
 # Healthy models in true float64 agree to 1e-8; the smallest fault of the research zoo is off by 4e-4.
 LARGEST_RELATIVE_ERROR = 1e-5
-# In units of the scale of each tensor. The second is for kinks (ReLU, routing) that the first stepped over.
-EPSILONS = (1e-4, 1e-6)
+# In units of the scale of each tensor. The shorter ones are for kinks (ReLU, routing) that the first stepped
+# over, and leave more of the rounding of the loss in the slope: which of them is best, only trying tells.
+EPSILONS = (1e-4, 1e-5, 1e-6)
+LONG = 1e-2  # over the steps of a loss that rounds
 QUICK, QUICK_ERROR = 1e-5, 2e-5  # the step of a search, and the relative error that it takes for a fault
 ROUNDING_OF_A_LOSS = 16 * 2.0**-52  # relative; a float64 sum over a batch is no better than this
 REPEATS = 3
@@ -59,6 +64,7 @@ class Measurement:
     uncertainty: float  # of `measured`
     typical: float  # size of such a slope for random signs; the scale of relative errors
     single_precision: bool = False  # every loss was a float32 number
+    kinked: bool = False  # the loss bends within the steps, by more than its noise
 
     @property
     def relative_error(self) -> float:
@@ -110,14 +116,19 @@ def measure(witness: Witness, direction: Direction, floor: Floor) -> Measurement
     predicted, typical = witness.slope(direction)
     best: Measurement | None = None
     for epsilon in EPSILONS:
-        slopes, losses = _slopes(lambda step: witness.loss_at(direction, step), epsilon)
-        coarse, fine = slopes
+        coarse = _Central.of(witness, direction, floor, epsilon)
+        fine = _Central.of(witness, direction, floor, epsilon / 10)
+        noise = floor.noise / (epsilon / 10)
+        kink = abs(10 * fine.bend - coarse.bend) / 9 / 2  # what of the bend does not fall with epsilon
+        apart = abs(fine.slope - coarse.slope) / 9
         measurement = Measurement(
             predicted=predicted,
-            measured=(100 * fine - coarse) / 99,  # the error of a central difference falls as epsilon squared
-            uncertainty=floor.noise / (epsilon / 10) + abs(fine - coarse) / 9,
+            # The error of a central difference falls as epsilon squared.
+            measured=(100 * fine.slope - coarse.slope) / 99,
+            uncertainty=noise + apart + max(0.0, kink - 3 * noise),
             typical=typical,
-            single_precision=floor.single_precision and all(map(_is_single, losses)),
+            single_precision=floor.single_precision and all(map(_is_single, (*coarse.losses, *fine.losses))),
+            kinked=max(kink, apart) > SIGNAL_TO_NOISE * noise,
         )
         if best is None or measurement.uncertainty < best.uncertainty:
             best = measurement
@@ -135,14 +146,28 @@ def disagrees(witness: Witness, direction: Direction, floor: Floor) -> bool:
     return abs(predicted - measured) > max(QUICK_ERROR * scale, SIGNAL_TO_NOISE * floor.noise / QUICK)
 
 
-def _slopes(loss_at: Callable[[float], float], epsilon: float) -> tuple[tuple[float, float], Sequence[float]]:
-    """Return the slopes by steps of `epsilon` and `epsilon / 10`, and the losses behind them."""
-    steps = (epsilon, -epsilon, epsilon / 10, -epsilon / 10)
-    losses = [loss_at(step) for step in steps]
-    return (
-        (losses[0] - losses[1]) / (2 * epsilon),
-        (losses[2] - losses[3]) / (2 * epsilon / 10),
-    ), losses
+@dataclass(frozen=True, kw_only=True)
+class _Central:
+    """A central difference: the slope, and how much larger it is ahead than behind."""
+
+    slope: float
+    bend: float
+    losses: tuple[float, float]
+
+    @classmethod
+    def of(cls, witness: Witness, direction: Direction, floor: Floor, epsilon: float) -> _Central:
+        ahead, behind = witness.loss_at(direction, epsilon), witness.loss_at(direction, -epsilon)
+        return cls(
+            slope=(ahead - behind) / (2 * epsilon),
+            bend=(ahead - 2 * floor.loss + behind) / epsilon,
+            losses=(ahead, behind),
+        )
+
+
+def depends(witness: Witness, direction: Direction, floor: Floor) -> bool:
+    """Tell whether the loss is another one a long step away, as one that is constant in between may be."""
+    apart = max(abs(witness.loss_at(direction, step) - floor.loss) for step in (LONG, -LONG))
+    return apart > SIGNAL_TO_NOISE * floor.noise
 
 
 def _is_single(loss: float) -> bool:

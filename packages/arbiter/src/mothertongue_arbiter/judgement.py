@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from mothertongue_arbiter.bisection import locate
 from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
-from mothertongue_arbiter.difference import Floor, Measurement, Witness, disagrees, measure, measure_floor
+from mothertongue_arbiter.difference import (
+    Floor,
+    Measurement,
+    Witness,
+    depends,
+    disagrees,
+    measure,
+    measure_floor,
+)
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
 
 LARGEST_NOISE = 1e-9  # relative; a loss that repeats no better cannot tell a small derivative from none
 LARGEST_LOSS_ERROR = 1e-6  # relative; a frame may state its loss in float32
+SPARE_DIRECTIONS = 6  # for those that a kink makes useless
 SHOWN = 6  # findings that the one line of evidence names
 
 
@@ -68,7 +78,7 @@ class Judge:
         """Every tensor on which the loss depends has a gradient."""
         absent = [name for name, norm in self.norms.items() if not norm]
         asked = [name for name in absent if not self._excused(name)]
-        severed = self._guilty(asked, along="signs")
+        severed = self._guilty(asked, along="signs") or self._constant_in_steps(asked)
         dead = [name for name in asked if name not in severed]
         late = [name for name in dead if self.step > 0 and not self.declared.may_be_unused(name)]
         findings = [_finding(name, TensorVerdict.SEVERED, "the loss depends on it") for name in severed]
@@ -116,20 +126,29 @@ class Judge:
         alive = self._alive()
         if not alive:
             return Check(name="gradient values", verdict=Verdict.INCONCLUSIVE, evidence="no gradient to test")
-        directions = [self._direction(alive, "gradient")] if along_itself else []
-        directions += [self._direction(alive, "signs", i) for i in range(self.random_directions)]
-        measurements = []
-        for direction in directions:
+        first = [self._direction(alive, "gradient")] if along_itself else []
+        needed = self.random_directions + len(first)
+        others = (
+            self._direction(alive, "signs", i) for i in range(self.random_directions + SPARE_DIRECTIONS)
+        )
+        measurements: list[Measurement] = []
+        for direction in itertools.chain(first, others):
             measurements.append(measure(self.witness, direction, self.floor))
             if measurements[-1].verdict == "WRONG":
                 return self._wrong(alive, direction, measurements[-1])
-        worst = max(measurements, key=lambda one: one.relative_error)
-        certain = all(one.verdict == "OK" for one in measurements)
-        evidence = f"relative error {worst.relative_error:.1e} along {len(directions)} directions, float64"
+            certain = [one for one in measurements if one.verdict == "OK"]
+            # A kink lies on one line and not on another; noise lies on all.
+            if len(certain) == needed or (measurements[-1].verdict != "OK" and not measurements[-1].kinked):
+                break
+        is_certain = len(certain) == needed
+        worst = max(certain if is_certain else measurements, key=lambda one: one.relative_error)
+        evidence = f"relative error {worst.relative_error:.1e} along {needed} directions, float64"
+        if is_certain and len(measurements) > needed:
+            evidence += f", after {len(measurements) - needed} that met a kink"
         return Check(
             name="gradient values",
-            verdict=Verdict.PASS if certain else Verdict.INCONCLUSIVE,
-            evidence=evidence if certain else f"{evidence}: {self._doubt(measurements)}",
+            verdict=Verdict.PASS if is_certain else Verdict.INCONCLUSIVE,
+            evidence=evidence if is_certain else f"{evidence}: {self._doubt(measurements)}",
         )
 
     def _wrong(self, alive: list[str], direction: Direction, measurement: Measurement) -> Check:
@@ -162,6 +181,19 @@ class Judge:
             return []
         return list(locate(names, is_faulty).names)
 
+    def _constant_in_steps(self, names: list[str]) -> list[str]:
+        """Return those of `names`, nearest the loss first, that move the loss by jumps, as behind a rounding.
+
+        Each is moved alone: two zero factors of one product move the loss together, and can learn.
+        """
+        if not names or not depends(self.witness, self._direction(names, "signs"), self.floor):
+            return []
+        return [
+            name
+            for name in reversed(names)
+            if depends(self.witness, self._direction([name], "signs"), self.floor)
+        ]
+
     def _direction(self, names: Sequence[str], along: str, number: int = 0) -> Direction:
         scales = {name: self.witness.scale(name) for name in names}
         return Direction(seed=self.witness.seed + number, scales=scales, along=along)  # type: ignore[arg-type]
@@ -189,6 +221,8 @@ class Judge:
             return "every loss is a float32 number; certify in float64"
         if any(one.verdict == "NONFINITE" for one in measurements):
             return "a slope is not finite"
+        if any(one.verdict == "INCONCLUSIVE" and one.kinked for one in measurements):
+            return "on each line that was tried the loss has kinks (ReLU, rounding, routing) too close by"
         return f"the loss is too noisy (it repeats to {self.floor.spread:.1e})"
 
 

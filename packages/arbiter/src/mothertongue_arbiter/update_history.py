@@ -20,7 +20,7 @@ ROUNDINGS = 64.0
 # twelve decades), the largest is 2.9.
 ITERATIONS_APART = 4.0
 # What the iteration adds is noise in the directions that the gradient leaves open, and a tilt of the step.
-# Noise of norm n and N elements has the standard deviation n / sqrt(N) along any line; the largest of the 5600
+# Noise of norm n in N elements deviates by n / sqrt(N) along any line; the largest of the 5600
 # is 5.9 of them along the weight, where decay shows, and 11 along the step, whose singular vectors it shares.
 LARGEST_TILT = 0.015  # of a step, along itself
 WEIGHT_DEVIATIONS, STEP_DEVIATIONS = 8.0, 15.0

@@ -41,7 +41,7 @@ from mothertongue_arbiter.torch.rounding import (
 )
 from mothertongue_arbiter.torch.run_scope import scope_of
 from mothertongue_arbiter.torch.state import preserved
-from mothertongue_arbiter.torch.steps import movement, step_weights, take_steps
+from mothertongue_arbiter.torch.steps import Steps, movement, step_weights, take_steps
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
 from mothertongue_arbiter.torch.tables import table_precision
 from mothertongue_arbiter.torch.updates import update_parity
@@ -189,7 +189,7 @@ def _stirred(check: Callable[[ExactSubject], Check]) -> Callable[[ExactSubject],
 
 
 def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> None:
-    taken = cache(lambda: take_steps(subject))
+    taken = _once(lambda: take_steps(subject))
     ledger.run("gradient handed over", lambda: handed_gradient(subject, taken(), rounding))
     ledger.run("step weights", lambda: step_weights(subject, taken()))
     ledger.run("movement", lambda: movement(subject, taken()))
@@ -199,6 +199,25 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
     ledger.run("dropout", lambda: modes.dropout(subject))
     ledger.run("training mode", lambda: modes.training_mode(subject))
     ledger.run("evaluation mode", lambda: modes.evaluation_mode(subject))
+
+
+def _once(make: Callable[[], Steps]) -> Callable[[], Steps]:
+    """Return what `make` makes, and raises, the first time: a step that fails is not taken again."""
+
+    @cache
+    def outcome() -> Steps | Exception:
+        try:
+            return make()
+        except Exception as error:  # of the audited program
+            return error
+
+    def once() -> Steps:
+        found = outcome()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return once
 
 
 def _unanswered(name: str, error: Exception) -> Check:

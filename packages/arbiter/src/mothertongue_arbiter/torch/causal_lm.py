@@ -88,8 +88,18 @@ def causal_lm_run(path: Path, *, text: Path | None = None) -> CausalLmRun:
     rows = _text_rows(path, text) if text is not None else _random_rows(config)
     notes = (*(() if weights else (RANDOM_WEIGHTS,)), *(() if text is not None else (RANDOM_ROWS,)))
     experts = any("expert" in name and value for name, value in config.to_dict().items())
-    declared = Declared(conditional=("*expert*",) if experts else ())
+    declared = Declared(
+        conditional=("*expert*",) if experts else (),
+        positions="relative" if is_rotary(config) else None,
+    )
     return CausalLmRun(model, rows=rows, declared=declared, notes=notes)
+
+
+def is_rotary(config: Any) -> bool:
+    """Return whether positions enter by turning queries and keys only, so that a shift changes nothing."""
+    text = config.get_text_config()
+    turned = getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None)
+    return bool(turned) and not getattr(text, "is_encoder_decoder", False)
 
 
 def is_trained(path: Path) -> bool:

@@ -85,12 +85,16 @@ def _apart_in_float64(subject: Subject) -> float | None:
     except RuntimeError as error:
         first_line = (str(error).splitlines() or [""])[0]
         raise Unavailable(f"`rebuild(torch.float64)` has other tensors than the run: {first_line}") from None
-    losses = []
-    for owner, one, batch in (
-        (subject.run, subject.run.model, subject.batch),
-        (run, model, in_float64(subject.batch)),
-    ):
-        fix_random_numbers(subject.options.seed)
-        with torch.no_grad():
-            losses.append(float(scalar(owner.loss(one, batch))))
-    return abs(losses[0] - losses[1]) / max(abs(losses[0]), 1e-12)
+    own = _loss(subject, subject.run, subject.run.model, subject.batch)
+    try:
+        wide = _loss(subject, run, model, in_float64(subject.batch))
+    except Exception as error:  # as numbers of float64 in an operation that insists on float32
+        first_line = (str(error).splitlines() or [""])[0]
+        raise Unavailable(f"`rebuild(torch.float64)` makes a model that cannot run: {first_line}") from None
+    return abs(own - wide) / max(abs(own), 1e-12)
+
+
+def _loss(subject: Subject, run: Any, model: nn.Module, batch: Any) -> float:
+    fix_random_numbers(subject.options.seed)
+    with torch.no_grad():
+        return float(scalar(run.loss(model, batch)))
