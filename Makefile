@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/installed-$(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1
 PACKAGES := -e packages/arbiter -e packages/runtime -e packages/trainer -e packages/export
 TEST_TOOLS := "pytest>=8.3,<10" "pytest-timeout>=2.3,<3" "pytest-xdist>=3.6,<4" "hypothesis>=6.110,<7"
 TOOLS := $(TEST_TOOLS) "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
-	"accelerate>=1.1,<2" "jax>=0.4.35,<0.12"
+	"accelerate>=1.1,<2" "jax>=0.4.35,<0.12" "onnxruntime-genai>=0.18,<0.19" "xllamacpp>=2026.10,<2027"
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
