@@ -6,7 +6,12 @@ import pytest
 
 from mothertongue.errors import BundleError, CheckpointError, MothertongueError, RecipeError
 from mothertongue_export import formats
-from mothertongue_export.formats import check_homes, chosen_formats, home_folder, write_home
+from mothertongue_export.formats import Home, chosen_formats, home_folder, plan_homes, write_home
+
+
+def write(checkpoint: Path, bundle: Path, name: str) -> Home:
+    (plan,) = plan_homes(checkpoint, bundle, [name])
+    return write_home(plan)
 
 
 def test_formats_are_names_with_commas(tmp_path: Path) -> None:
@@ -38,8 +43,8 @@ def test_a_home_has_its_files_with_their_hashes_and_replaces_an_older_one(
     split_as_qwen: Path, tmp_path: Path, name: str, files: set[str]
 ) -> None:
     bundle = tmp_path / "মডেল ১"
-    first = write_home(split_as_qwen, bundle, name)
-    assert write_home(split_as_qwen, bundle, name) == first  # the same bytes
+    first = write(split_as_qwen, bundle, name)
+    assert write(split_as_qwen, bundle, name) == first  # the same bytes
     assert [path.name for path in tmp_path.iterdir()] == [f"মডেল ১-{name}"]
     assert set(first.files) == files
     sums = (first.folder / "SHA256SUMS").read_text(encoding="utf-8")
@@ -58,38 +63,38 @@ def test_a_folder_with_other_files_is_never_replaced(split_as_qwen: Path, tmp_pa
     (folder / "thesis.txt").write_text("years of work", encoding="utf-8")
     for _ in range(2):
         with pytest.raises(BundleError, match="no export wrote it"):
-            write_home(split_as_qwen, bundle, name)
+            write(split_as_qwen, bundle, name)
         with pytest.raises(BundleError, match="no export wrote it"):
-            check_homes(split_as_qwen, bundle, [name])
+            plan_homes(split_as_qwen, bundle, [name])
         (folder / "SHA256SUMS").write_text("abc  model.safetensors\n", encoding="utf-8")
     assert sorted(path.name for path in folder.iterdir()) == ["SHA256SUMS", "thesis.txt"]
     shutil.rmtree(folder)
     folder.write_text("a file", encoding="utf-8")
     with pytest.raises(BundleError, match="no export wrote it"):
-        check_homes(split_as_qwen, bundle, [name])
+        plan_homes(split_as_qwen, bundle, [name])
 
 
 def test_another_split_pattern_is_refused_before_anything_is_written(tied: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="the split pattern is"):
-        check_homes(tied, tmp_path / "tiny", ["hf", "gguf"])
+        plan_homes(tied, tmp_path / "tiny", ["hf", "gguf"])
     with pytest.raises(CheckpointError, match="the split pattern is"):
-        write_home(tied, tmp_path / "tiny", "gguf")
+        write(tied, tmp_path / "tiny", "gguf")
     assert list(tmp_path.iterdir()) == []
-    assert write_home(tied, tmp_path / "tiny", "hf").files  # transformers brings its own split
+    assert write(tied, tmp_path / "tiny", "hf").files  # transformers brings its own split
 
 
 def test_an_error_while_writing_leaves_the_older_home(
     split_as_qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "tiny"
-    older = write_home(split_as_qwen, bundle, "gguf")
+    older = write(split_as_qwen, bundle, "gguf")
 
     def fail(*arguments: object, **options: object) -> None:
         raise MothertongueError("read back, it is another model")
 
     monkeypatch.setattr(formats, "write_gguf", fail)
     with pytest.raises(MothertongueError, match="another model"):
-        write_home(split_as_qwen, bundle, "gguf")
+        write(split_as_qwen, bundle, "gguf")
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-gguf"]
     for name, record in older.files.items():
         assert hashlib.sha256((older.folder / name).read_bytes()).hexdigest() == record.sha256
@@ -98,4 +103,13 @@ def test_an_error_while_writing_leaves_the_older_home(
 def test_a_place_that_cannot_be_written_is_one_line(split_as_qwen: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(BundleError, match="name a folder that can be written"):
-        write_home(split_as_qwen, tmp_path / "file" / "tiny", "hf")
+        write(split_as_qwen, tmp_path / "file" / "tiny", "hf")
+
+
+def test_what_came_in_the_way_meanwhile_stays(split_as_qwen: Path, tmp_path: Path) -> None:
+    (plan,) = plan_homes(split_as_qwen, tmp_path / "tiny", ["hf"])
+    plan.folder.mkdir()
+    (plan.folder / "thesis.txt").write_text("years of work", encoding="utf-8")
+    with pytest.raises(BundleError, match="no export wrote it"):
+        write_home(plan)
+    assert [path.name for path in plan.folder.iterdir()] == ["thesis.txt"]

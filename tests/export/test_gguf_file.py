@@ -336,12 +336,12 @@ def test_a_full_disk_is_an_error_that_says_so(split_as_qwen: Path, tmp_path: Pat
 import resource, signal
 from pathlib import Path
 from mothertongue_export.checkpoint import read_checkpoint
-from mothertongue_export.formats import write_home
+from mothertongue_export.formats import plan_homes, write_home
 from mothertongue.errors import BundleError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 try:
-    write_home(Path({str(split_as_qwen)!r}), Path({str(tmp_path / "tiny")!r}), "gguf")
+    write_home(*plan_homes(Path({str(split_as_qwen)!r}), Path({str(tmp_path / "tiny")!r}), ["gguf"]))
 except BundleError as error:
     print(error)
 """

@@ -50,7 +50,7 @@ def export(
     beside it: bundles/NAME-hf for transformers, bundles/NAME-gguf for llama.cpp.
     """
     from mothertongue_export.exporter import export_run
-    from mothertongue_export.formats import BUNDLE, check_homes, chosen_formats, write_home
+    from mothertongue_export.formats import BUNDLE, chosen_formats, plan_homes, write_home
     from mothertongue_trainer.checkpoint import newest_checkpoint
     from mothertongue_trainer.lock import run_lock
     from mothertongue_trainer.progress import progress_bar
@@ -65,7 +65,7 @@ def export(
     source = checkpoint or newest_checkpoint(settings.run_folder)
     report = None
     with run_lock(settings.run_folder), failure_as_json(as_json), progress_bar(quiet=as_json) as progress:
-        check_homes(source, bundle, others)
+        plans = plan_homes(source, bundle, others)
         if BUNDLE in chosen:
             report = export_run(
                 settings,
@@ -75,7 +75,7 @@ def export(
                 keep_reference=keep_reference,
                 progress=progress,
             )
-        homes = [write_home(source, bundle, name, progress=progress) for name in others]
+        homes = [write_home(plan, progress=progress) for plan in plans]
     if as_json:
         written = {"formats": {home.format: home.as_dict() for home in homes}} if homes else {}
         click.echo(json.dumps((report.as_dict() if report else {}) | written, ensure_ascii=False))

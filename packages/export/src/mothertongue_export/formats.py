@@ -38,6 +38,16 @@ class Format:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A home that nothing stood against when it was looked at."""
+
+    format: str
+    folder: Path
+    name: str  # of the model
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
 class Home:
     """A folder that was written, with the size and hash of every file in it."""
 
@@ -65,35 +75,42 @@ def home_folder(bundle: Path, name: str) -> Path:
     return bundle.with_name(f"{bundle.name}-{name}")
 
 
-def check_homes(checkpoint: Path, bundle: Path, names: Sequence[str]) -> None:
-    """Raise the error that writing one of `names` would end in, before an hour of proof is spent.
+def plan_homes(checkpoint: Path, bundle: Path, names: Sequence[str]) -> list[Plan]:
+    """Return how to write `names` beside `bundle`; what would stop one is raised now, before a long proof.
 
     Raises:
         CheckpointError: the checkpoint cannot be read, or its tokenizer has no place in the format.
         BundleError: a folder is in the way that no export wrote.
         MothertongueError: a package is missing.
     """
-    model = read_checkpoint(checkpoint) if names else None
-    for name in names:
-        _refuse_foreign(home_folder(bundle, name))
-        FORMATS[name].check(model)  # type: ignore[arg-type]
+    if not names:
+        return []
+    model = read_checkpoint(checkpoint)
+    plans = [
+        Plan(format=name, folder=home_folder(bundle, name), name=bundle.name, checkpoint=model)
+        for name in names
+    ]
+    for plan in plans:
+        _refuse_foreign(plan.folder)
+        FORMATS[plan.format].check(plan.checkpoint)
+    return plans
 
 
-def write_home(checkpoint: Path, bundle: Path, name: str, *, progress: Progress = silent) -> Home:
-    """Write the format `name` of the checkpoint beside `bundle`, in place of an older one.
+def write_home(plan: Plan, *, progress: Progress = silent) -> Home:
+    """Write a home, in place of an older one.
 
     Raises:
-        CheckFailed: what is read back differs from the checkpoint; nothing was kept. And as `check_homes`.
+        CheckFailed: what is read back differs from the checkpoint; nothing was kept.
+        BundleError: the folder cannot be written, the disk is full, or something else came in the way.
     """
-    check_homes(checkpoint, bundle, [name])
-    folder = home_folder(bundle, name)
-    progress(f"Writing {folder.name}", 0, None)
-    with staged(folder) as new:
-        FORMATS[name].write(read_checkpoint(checkpoint), new, bundle.name)
+    progress(f"Writing {plan.folder.name}", 0, None)
+    with staged(plan.folder) as new:
+        FORMATS[plan.format].write(plan.checkpoint, new, plan.name)
         files = {path.name: file_record(path) for path in sorted(new.iterdir())}
         sums = "".join(f"{record.sha256}  {file}\n" for file, record in files.items())
         (new / SUMS_FILE).write_text(sums, encoding="utf-8")
-    return Home(format=name, folder=folder, files=files)
+        _refuse_foreign(plan.folder)
+    return Home(format=plan.format, folder=plan.folder, files=files)
 
 
 def _refuse_foreign(folder: Path) -> None:
