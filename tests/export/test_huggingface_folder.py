@@ -96,6 +96,16 @@ def test_a_folder_that_transformers_reads_otherwise_is_not_kept(
         write_huggingface(read_checkpoint(split_as_qwen), tmp_path)
 
 
+def test_a_checkpoint_of_links_as_a_cache_keeps_it_becomes_files(split_as_qwen: Path, tmp_path: Path) -> None:
+    linked, folder = tmp_path / "linked", tmp_path / "folder"
+    linked.mkdir()
+    folder.mkdir()
+    for path in split_as_qwen.iterdir():
+        (linked / path.name).symlink_to(path)
+    write_huggingface(read_checkpoint(linked), folder)
+    assert not any(path.is_symlink() for path in folder.iterdir())
+
+
 def test_an_incomplete_checkpoint_is_refused(split_as_qwen: Path, tmp_path: Path) -> None:
     incomplete = shutil.copytree(split_as_qwen, tmp_path / "checkpoint")
     (incomplete / "generation_config.json").unlink()

@@ -7,12 +7,12 @@ it gives what the model takes and no `token_type_ids`, which `model.generate(**i
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-from mothertongue.bundle import file_record
 from mothertongue.chat import TOKENIZER_CONFIG_FILE, ChatFormat, Message
 from mothertongue.errors import CheckFailed, CheckpointError
 from mothertongue.tokenizer import BOS, SPECIAL_TOKENS, TOKENIZER_FILE
@@ -48,7 +48,7 @@ def write_huggingface(checkpoint: Checkpoint, folder: Path) -> None:
     check_huggingface(checkpoint)
     for name in COPIED_FILES:
         shutil.copyfile(checkpoint.folder / name, folder / name)
-        if file_record(folder / name) != file_record(checkpoint.folder / name):
+        if not filecmp.cmp(checkpoint.folder / name, folder / name, shallow=False):
             raise CheckFailed(f"{name}: what was read back is not what was written; export again")
     ours = ChatFormat.open(checkpoint.folder)
     begins = {"post_processor": beginning_of_text(ours.tokenizer.special(BOS))}
