@@ -4,6 +4,8 @@ PYTHON ?= python3
 RECIPE ?= recipes/nano.toml
 # The build of PyTorch. PyPI's own for Linux is a CUDA build of several GB; the README says how to take the CPU one.
 TORCH ?= torch==2.13.0
+# The environment of the engines that ours is compared with: outside the repository, llama.cpp is compiled in it.
+PEERS ?= $(HOME)/.cache/mothertongue/peers/environment
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ TOOLS := $(TEST_TOOLS) "ruff>=0.17,<0.18" "mypy>=2.0,<3" \
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help chat train export test alone check format smoke docs bench bench-arbiter clean
+.PHONY: help chat train export test alone check format smoke docs bench bench-arbiter bench-peers clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +68,13 @@ bench: $(INSTALLED) ## speed of the bundle on this machine
 
 bench-arbiter: $(INSTALLED) ## what the arbiter finds in the fault zoo, and what others find
 	@OMP_NUM_THREADS=1 PYTHONPATH=benchmarks $(BIN)/python -m faults
+	@$(BIN)/python benchmarks/figures.py
+
+bench-peers: $(INSTALLED) ## our engine beside llama.cpp, onnxruntime-genai and CTranslate2, one checkpoint, one run
+	@test -x "$(PEERS)/bin/python" || $(BIN)/python -m venv "$(PEERS)"
+	@"$(PEERS)/bin/python" -m pip --disable-pip-version-check install --quiet -r benchmarks/peers/requirements.txt
+	@PYTHONPATH=benchmarks $(BIN)/python -m peers --peers "$(PEERS)" $(if $(MODELS),--models "$(MODELS)") \
+	  $(if $(CHECKPOINT),--checkpoint "$(CHECKPOINT)") $(if $(BUNDLE),--bundle "$(BUNDLE)")
 	@$(BIN)/python benchmarks/figures.py
 
 clean: ## remove the environment and everything that can be made again (asks first)

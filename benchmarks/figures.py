@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.score import compared, family_lines
+from peers.score import DEMANDS_HEADER, ENGINES_HEADER, demand_rows, engine_rows
 
 from mothertongue_export.summary import EXAM_SKILLS
 
@@ -100,7 +101,31 @@ def faults() -> str:
     return table(header, rows) + caption + others
 
 
-MAKERS: dict[str, Callable[[], str]] = {"proof": proof, "nano": nano, "faults": faults}
+def peers() -> str:
+    """Our engine beside others, and every figure that was asked for, on each machine that was measured."""
+    sections = [
+        peers_on(json.loads(path.read_text(encoding="utf-8"))) for path in RESULTS.glob("peers-*.json")
+    ]
+    return "\n".join(sorted(sections)) or "Not measured yet: `make bench-peers`.\n"
+
+
+def peers_on(measured: dict[str, Any]) -> str:
+    machine, checkpoint, bound = measured["machine"], measured["checkpoint"], measured["bandwidth"]
+    installed = ", ".join(f"{name} {number}" for name, number in measured["versions"]["peers"].items())
+    caption = (
+        f"\n{machine['cores']} cores of {machine['cpu']}, {checkpoint['parameters'] / 1e6:.0f} M parameters, "
+        f"{measured['threads']} threads set in each engine, {measured['rounds']} rounds in turn, medians; "
+        f"`{measured['command']}`. Speeds in tokens/s. "
+        f"Memory is read at {max(bound['gb_per_s_by_round']):.1f} GB/s, "
+        f"so {checkpoint['weight_bytes'] / 1e6:.0f} MB of weights allow {bound['bound_tokens_per_s']:.0f} "
+        f"tokens/s. Installed: {installed}.\n\n"
+    )
+    return (
+        table(ENGINES_HEADER, engine_rows(measured)) + caption + table(DEMANDS_HEADER, demand_rows(measured))
+    )
+
+
+MAKERS: dict[str, Callable[[], str]] = {"proof": proof, "nano": nano, "faults": faults, "peers": peers}
 
 
 def rendered(text: str) -> str:
