@@ -106,6 +106,12 @@ def test_a_place_that_cannot_be_written_is_one_line(split_as_qwen: Path, tmp_pat
         write(split_as_qwen, tmp_path / "file" / "tiny", "hf")
 
 
+@pytest.mark.parametrize("out", [".", "..", "/", "bundles/.."])
+def test_a_bundle_without_a_name_has_no_place_beside_it(split_as_qwen: Path, out: str) -> None:
+    with pytest.raises(BundleError, match="say --out bundles/NAME"):
+        plan_homes(split_as_qwen, Path(out), ["hf"])
+
+
 def test_what_came_in_the_way_meanwhile_stays(split_as_qwen: Path, tmp_path: Path) -> None:
     (plan,) = plan_homes(split_as_qwen, tmp_path / "tiny", ["hf"])
     plan.folder.mkdir()

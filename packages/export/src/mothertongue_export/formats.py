@@ -71,7 +71,9 @@ def chosen_formats(listed: str) -> list[str]:
 
 
 def home_folder(bundle: Path, name: str) -> Path:
-    """Return where the format `name` goes: beside the bundle."""
+    """Return where the format `name` goes: beside the bundle, whose folder must have a name of its own."""
+    if bundle.name in ("", ".."):
+        raise BundleError(f"{bundle}: names no folder beside which to write; say --out bundles/NAME")
     return bundle.with_name(f"{bundle.name}-{name}")
 
 
