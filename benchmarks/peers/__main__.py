@@ -35,6 +35,7 @@ PEER_PACKAGES = (
     "numpy",
 )
 COMMAND = "make bench-peers"
+QUIET_LOAD = 0.5
 
 
 def say(text: str) -> None:
@@ -79,6 +80,8 @@ def main(
         raise click.UsageError(f"{threads} threads, but {len(os.sched_getaffinity(0))} CPUs")
     start_s = time.perf_counter()
     load_average = os.getloadavg()[0]
+    if load_average > QUIET_LOAD:
+        say(f"something else is running here (load {load_average:.1f}): the figures will mean little")
     try:
         found = compare(
             checkpoint.absolute(),

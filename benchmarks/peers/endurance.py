@@ -15,7 +15,7 @@ from peers.speed import status_kb
 
 PROMPT = "নদীর ধারে একটা গ্রাম, and a long road to the town. "
 OVERHEAD_TOKENS = 128
-REQUEST_TOKENS, SETTLED_AFTER = 4, 50
+REQUEST_TOKENS, SETTLED_AFTER = 2, 50
 COLD_REPEATS = 5
 
 

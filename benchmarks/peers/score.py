@@ -128,7 +128,7 @@ ENGINES_HEADER = (
 
 def engine_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a line of the table for each engine, as in ENGINES_HEADER; speeds in tokens/s."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, found in result["engines"].items():
         rows.append(
             (
@@ -148,7 +148,7 @@ def engine_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 def demand_rows(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return a line for each figure that was asked for."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for demand in result["figures"]:
         measured = "not measured" if demand["measured"] is None else f"{demand['measured']:.3g}"
         bound = f"{'at least' if demand['at_least'] else 'at most'} {demand['limit']:g}"
