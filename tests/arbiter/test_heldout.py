@@ -158,3 +158,17 @@ def test_another_measure_is_not_compared(subject):
         evaluation(subject(run))
     with pytest.raises(Unavailable, match="no `evaluate`"):
         evaluation(subject(ZooRun()))
+
+
+def windows(stream, seed, tokens=12):
+    starts = torch.randint(len(stream) - tokens, (8,), generator=torch.Generator().manual_seed(seed))
+    return torch.stack([stream[start : start + tokens] for start in starts])
+
+
+def test_windows_of_one_short_stream_are_no_reason_to_overlook_a_leak(subject):
+    stream, other = random_rows(1, rows=1, tokens=4000)[0], random_rows(2, rows=1, tokens=600)[0]
+    run = run_of(lambda step: windows(stream, step), lambda index: windows(stream, index))
+    assert "are training rows" in overlap(subject(run)).evidence
+    assert overlap(subject(run)).verdict == "FAIL"
+    run = run_of(lambda step: windows(stream, step), lambda index: windows(other, index))
+    assert overlap(subject(run)).verdict == "PASS"

@@ -74,3 +74,38 @@ def test_the_initial_loss_may_be_declared(exact):
     run = ZooRun()
     run.declared = replace(run.declared, initial_loss=1.0)
     assert labels.initial_loss(exact(run)).verdict == Verdict.FAIL
+
+
+def test_the_padding_after_a_row_need_not_be_learned(exact):
+    run = ZooRun()
+    ids = run.batch(0)["input_ids"].clamp(min=2)
+    ids[:, 9:] = 0
+    targets = ids.roll(-1, 1).masked_fill(ids.roll(-1, 1) == 0, -100)
+    targets[:, -1] = -100
+    batch = run.batch(0) | {"input_ids": ids, "targets": targets}
+    run.batch = lambda step: batch
+    run.declared = replace(run.declared, pad_token=0, isolated_documents=False, must_learn=())
+    subject = exact(run)
+
+    class Plain:
+        model, loss, batch, declared = run.model, run.loss, run.batch, run.declared
+
+    subject.run = Plain()
+    assert labels.labels(subject).verdict == Verdict.PASS
+
+
+def test_labels_that_are_smoothed_without_saying_so_fail(exact):
+    run = ZooRun()
+
+    def loss(model, batch):
+        logits = run.forward(model, batch)
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch["targets"].flatten(), label_smoothing=0.1
+        )
+
+    run.loss = loss
+    check = labels.weights(exact(run))
+    assert check.verdict == Verdict.FAIL
+    assert check.evidence == "labels are smoothed by 0.1, 0 is declared"
+    run.declared = replace(run.declared, label_smoothing=0.1)
+    assert labels.weights(exact(run)).verdict == Verdict.PASS

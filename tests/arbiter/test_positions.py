@@ -5,7 +5,7 @@ import torch
 from zoo import ZooRun, rotate
 
 from mothertongue_arbiter import Verdict
-from mothertongue_arbiter.torch.positions import position_shift, positions_used
+from mothertongue_arbiter.torch.positions import _constant_row, position_shift, positions_used
 from mothertongue_arbiter.torch.subject import Unavailable
 
 
@@ -106,3 +106,18 @@ def test_position_ids_that_are_not_used_fail(exact):
 def test_what_is_not_declared_is_not_asked(exact, check):
     with pytest.raises(Unavailable, match="declare"):
         answer(exact, ZooRun(), check)
+
+
+def test_a_row_that_begins_with_padding_is_asked_where_its_text_is(exact):
+    """Where everything is masked, equal tokens give equal logits, whatever the positions are."""
+    run = relative()
+    batch = run.batch(0)
+    ids = batch["input_ids"].clone()
+    ids[0, :6] = 0
+    run.batch = lambda step: batch | {"input_ids": ids}
+    run.declared = replace(run.declared, pad_token=0)
+    row = _constant_row(exact(run))
+    first = 6 if int(batch["documents"][0, 6]) == int(batch["documents"][0, 8]) else None
+    assert first is None or torch.equal(row["input_ids"], ids[:1, 7:8].repeat(1, row["input_ids"].shape[1]))
+    assert row["input_ids"].shape[1] >= 3
+    assert 0 not in row["input_ids"]

@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.nn import functional as F
 from zoo import ZooRun
 
@@ -35,6 +36,47 @@ def test_it_reads_unequal_weights():
     expected = torch.tensor([[3.0], [1.0]], dtype=torch.float64).expand(2, 5)
     learned = targets >= 0
     torch.testing.assert_close(found.weights[learned], expected[learned])
+
+
+@pytest.mark.parametrize("smoothing", [0.05, 0.3])
+def test_it_reads_how_much_the_labels_are_smoothed(smoothing):
+    found, targets = looked_at(
+        lambda logits, t: F.cross_entropy(logits.flatten(0, 1), t.flatten(), label_smoothing=smoothing)
+    )
+    learned = targets >= 0
+    assert found.smoothing == pytest.approx(smoothing, abs=1e-9)
+    assert found.residual < READABLE
+    assert bool((found.labels == targets)[learned].all())
+    torch.testing.assert_close(found.weights[learned], torch.full((9,), 1 / 9, dtype=torch.float64))
+    assert not bool(found.supervised[~learned].any())
+
+
+def test_a_z_loss_is_not_taken_for_smoothing():
+    def loss(logits, targets):
+        z = logits.logsumexp(-1).square().mean()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + 0.01 * z
+
+    found, _ = looked_at(loss)
+    assert found.residual > 1e-4
+    assert found.smoothing == 0
+
+
+class Capped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = torch.nn.Linear(4, 7), torch.nn.Linear(7, 7)
+
+    def forward(self, x):
+        return 5 * torch.tanh(self.head(self.inner(x)) / 5)
+
+
+def test_only_what_the_outermost_module_returns_are_logits():
+    model, x = Capped(), torch.randn(2, 3, 4)
+    with captured_logits(7) as captured:
+        model(x).sum().backward()
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert [one.shape for one in captured] == [(2, 3, 7)] * 2
+    assert all(float(one.detach().abs().max()) <= 5 and bool((one.grad == 1).all()) for one in captured)
 
 
 def test_what_is_no_cross_entropy_leaves_a_residual():

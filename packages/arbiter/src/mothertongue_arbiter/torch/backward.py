@@ -33,6 +33,15 @@ def fix_random_numbers(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - the audited program may use the global state
 
 
+def random_state() -> tuple[bytes, ...]:
+    """Return where the random numbers of Python, numpy and torch, on every device, are."""
+    states = [torch.default_generator.get_state()]
+    if torch.accelerator.is_available():
+        states += [torch.get_device_module().get_rng_state()]
+    numbers = np.random.get_state(legacy=False)  # noqa: NPY002 - the audited program may use the global state
+    return (*(bytes(one.numpy()) for one in states), repr(numbers).encode(), repr(random.getstate()).encode())
+
+
 def backward(run: TrainingRun, batch: Any, *, seed: int) -> Backward:
     """Run one forward and backward on `batch`; the gradients in the model are new ones.
 

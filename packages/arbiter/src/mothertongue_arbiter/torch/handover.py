@@ -31,7 +31,7 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
 
     Without a declared optimizer one common factor is free: clipping and loss scaling are unknown.
     """
-    if subject.is_random:
+    if not subject.is_still:
         return _bounded(subject, steps)
     if any(record.handed is None for record in steps.records):
         raise Unavailable("`train_step` did not call `optimizer.step()` of this run's `optimizer`")
@@ -56,7 +56,7 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
 
 
 def _bounded(subject: Subject, steps: Steps) -> Check:
-    """A step with dropout cannot be repeated outside; that its gradient is clipped can be seen."""
+    """A step of chance cannot be repeated outside; that its gradient is clipped can be seen."""
     clip = None if subject.declared.optimizer is None else subject.declared.optimizer.clip_norm
     for record in steps.records if clip is not None else ():
         norm = _norm(record.handed or {})
@@ -65,7 +65,7 @@ def _bounded(subject: Subject, steps: Steps) -> Check:
                 f"step {record.step}: the norm of the gradient is {norm:.4g}, {clip:g} at most is declared"
             )
             return Check(name=NAME, verdict=Verdict.FAIL, evidence=evidence, cause="clipping is not done")
-    raise Unavailable("the loss draws random numbers (dropout), so a step cannot be repeated outside")
+    raise Unavailable("the loss draws random numbers, so a step cannot be repeated outside")
 
 
 def _norm(gradients: Gradients) -> float:

@@ -42,7 +42,8 @@ SAME_LOSS = 1e-3  # relative: a mean of float32 or bfloat16 losses in another or
 def overlap(subject: Subject) -> Check:
     """No row of the held-out part, and no long stretch of one, is in the training text."""
     held_out = {key: row for rows in _held_out_rows(subject) for key, row in rows.each()}
-    training = {key: row for rows in looked_at(subject, TRAINING_STEPS).values() for key, row in rows.each()}
+    read = [pair for rows in looked_at(subject, TRAINING_STEPS).values() for pair in rows.each()]
+    training = dict(read)
     if not held_out or not training:
         raise Unavailable("no rows to compare")
     text = Likeness.of(training.values())
@@ -50,7 +51,8 @@ def overlap(subject: Subject) -> Check:
     same = held_out.keys() & training.keys()
     width = min(len(row) for row in held_out.values())
     expected = len(held_out) * len(training) * text.chance(width)
-    if same and chance_of_as_many(len(same), expected) <= LARGEST_CHANCE:
+    again = len(held_out) * _share_read_again([key for key, _ in read])
+    if same and any(chance_of_as_many(len(same), usual) <= LARGEST_CHANCE for usual in (expected, again)):
         return _leak(f"{len(same)} of {len(held_out)} held-out rows are training rows")
     tokens = _telling_length(text, held_out, training)
     if tokens is None:
@@ -70,6 +72,13 @@ def overlap(subject: Subject) -> Check:
         verdict=Verdict.PASS,
         evidence=f"{evidence}: none is the same, none shares half of its stretches of {tokens} tokens",
     )
+
+
+def _share_read_again(keys: list[bytes]) -> float:
+    """Return how many of the last quarter of the training rows are among the others: 3 more, to be sure."""
+    last = len(keys) // 4
+    earlier = set(keys[: len(keys) - last])
+    return (sum(key in earlier for key in keys[len(keys) - last :]) + 3) / (last + 3)
 
 
 def _leak(evidence: str) -> Check:

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
+from mothertongue_arbiter.torch.padding import real_positions
 from mothertongue_arbiter.torch.subject import ExactSubject, Unavailable
 from mothertongue_arbiter.torch.xray import Xray
 
 LARGEST_RESIDUAL = 1e-6  # float64; beyond it the loss is no plain cross-entropy, and nothing can be read
 LARGEST_WEIGHT_ERROR = 1e-6  # relative, float64
+LARGEST_SMOOTHING_ERROR = 1e-4
 LARGEST_INITIAL_ERROR = 0.10  # of ln V; healthy initialisations of the research zoo are within 3 %
 
 
@@ -53,6 +55,12 @@ def weights(subject: ExactSubject) -> Check:
     if getattr(subject.run, "declared", None) is None or rule == "other":
         raise Unavailable("`declared.normalisation` does not say how positions are weighed")
     xray = _plain(subject)
+    smoothing, declared = xray.smoothing, subject.declared.label_smoothing
+    if smoothing is None and declared:
+        raise Unavailable("with logits that are all equal, smoothed labels cannot be told from lighter ones")
+    if smoothing is not None and abs(smoothing - declared) > LARGEST_SMOOTHING_ERROR:
+        evidence = f"labels are smoothed by {smoothing:.4g}, {declared:g} is declared"
+        return _failed("loss weights", evidence, "another label_smoothing than believed")
     found = xray.weights[xray.supervised]
     if not found.numel():
         return _failed("loss weights", "no position is learned", "every label is masked")
@@ -95,7 +103,7 @@ def initial_loss(subject: ExactSubject) -> Check:
 
 
 def _plain(subject: ExactSubject) -> Xray:
-    """Return the X-ray, if it can be read: label smoothing or a z-loss give every position a gradient."""
+    """Return the X-ray, if it can be read: what else acts on the logits, as a z-loss, hides it."""
     if subject.xray.residual > LARGEST_RESIDUAL:
         residual = f"residual {subject.xray.residual:.1e}"
         raise Unavailable(f"the loss is no plain cross-entropy of the logits ({residual})")
@@ -116,7 +124,8 @@ def _expected(subject: ExactSubject) -> tuple[Tensor, Tensor]:
     ids = subject.ids.long()
     following = torch.full_like(ids, -2)
     following[:, :-1] = ids[:, 1:]
-    must = (following >= 0) & _same_document(subject, ids)
+    real = real_positions(subject)
+    must = (following >= 0) & _same_document(subject, ids) & real & real.roll(-1, 1)
     if subject.declared.supervised == "some":
         must = torch.zeros_like(must)
     if ids.shape[0] != shape[0] or ids.shape[1] < shape[1]:

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.batches import POSITION_NAMES, named_tensor, stretch_of, with_ids, with_tensor
 from mothertongue_arbiter.torch.modes import evaluation
+from mothertongue_arbiter.torch.padding import real_positions
 from mothertongue_arbiter.torch.subject import SAME, ExactSubject, Unavailable
 
 SHIFTS = (1, 7)
@@ -141,14 +142,16 @@ class _MovedCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _constant_row(subject: ExactSubject) -> Any:
-    """Return the first document of the first row, with one token in all its places."""
-    documents, end = subject.documents, min(LONGEST_ROW, subject.ids.shape[1])
-    if documents is not None:
-        end = min(end, int((documents[0] == documents[0, 0]).sum()))
-    if end < 3:
-        raise Unavailable("the first document has fewer than three tokens")
-    row = stretch_of(subject.batch, 0, slice(0, end))
-    return with_ids(row, subject.ids[:1, 1:2].repeat(1, end))
+    """Return the beginning of a document, no padding, with one token in all its places."""
+    real, documents = real_positions(subject), subject.documents
+    for row in range(len(real)):
+        first = int(real[row].long().argmax())
+        here = real[row, first:] if documents is None else documents[row, first:] == documents[row, first]
+        length = min(LONGEST_ROW, int((here & real[row, first:]).long().cumprod(0).sum()))
+        if length >= 3:
+            part = stretch_of(subject.batch, row, slice(first, first + length))
+            return with_ids(part, subject.ids[row : row + 1, first + 1 : first + 2].repeat(1, length))
+    raise Unavailable("no row begins with a document of three tokens")
 
 
 def _moved_by_nudges(subject: ExactSubject, row: Any) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +45,17 @@ def _take_step(subject: Subject, watch: Watch, step: int) -> Recorded:
     run: Any = subject.run
     record = Recorded(step=step)
     left = {name: parameter.grad for name, parameter in run.model.named_parameters()}
-    if not subject.is_random:
-        record.reference = backward(run, whole_batch(subject, step), seed=subject.options.seed).gradients
+    if subject.is_still:
+        with subject.stillness():
+            whole = whole_batch(subject, step)
+            record.reference = backward(run, whole, seed=subject.options.seed).gradients
     for name, parameter in run.model.named_parameters():  # what the program left there, a fault may need
         parameter.grad = left[name]
     record.before, record.weights_before = watch.updated(), watch.weights()
     record.average_before = watch.average()
-    with watch.watching(record), captured_logits(subject.vocabulary, least=1 << 62) as captured:
+    still = subject.stillness() if subject.is_still else nullcontext()
+    logits_seen = captured_logits(subject.vocabulary, least=1 << 62)
+    with watch.watching(record), still, logits_seen as captured:
         run.train_step(step)
     record.after, record.weights_after = watch.updated(), watch.weights()
     record.average_after = watch.average()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,16 @@ from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.judgement import Judge
 from mothertongue_arbiter.run import Declared, TrainingRun, declarations
-from mothertongue_arbiter.torch.backward import Backward, backward, fix_random_numbers, logits_of, scalar
+from mothertongue_arbiter.torch.backward import (
+    Backward,
+    backward,
+    fix_random_numbers,
+    logits_of,
+    random_state,
+    scalar,
+)
 from mothertongue_arbiter.torch.batches import in_float64, rows_of, token_ids
+from mothertongue_arbiter.torch.expectation import Expectation
 from mothertongue_arbiter.torch.listing import listed_documents, numbered
 from mothertongue_arbiter.torch.precision import Float64Mode
 from mothertongue_arbiter.torch.witness import TorchWitness
@@ -53,12 +61,25 @@ class Subject:
     @cached_property
     def is_random(self) -> bool:
         """Whether the loss depends on random numbers, as with dropout."""
-        losses = set()
-        for seed in (self.options.seed, self.options.seed + 1):
-            fix_random_numbers(seed)
-            with torch.no_grad():
-                losses.add(float(self.run.loss(self.run.model, self.batch)))
-        return len(losses) > 1
+        return self._draws()
+
+    @cached_property
+    def is_still(self) -> bool:
+        """Whether a step can be repeated outside of the program, if it runs inside `stillness`."""
+        with self.stillness():
+            return not self._draws()
+
+    def stillness(self) -> AbstractContextManager[object]:
+        """Return a context in which dropout drops nothing; where nothing is random it changes nothing."""
+        return Expectation() if self.is_random else nullcontext()
+
+    def _draws(self) -> bool:
+        """Return whether random numbers are drawn: a path that is rarely left out gives many equal losses."""
+        fix_random_numbers(self.options.seed)
+        before = random_state()
+        with torch.no_grad():
+            self.run.loss(self.run.model, self.batch)
+        return random_state() != before
 
     @property
     def ids(self) -> Tensor:

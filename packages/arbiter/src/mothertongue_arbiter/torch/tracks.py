@@ -110,8 +110,8 @@ def declared_tracks(
     by_hand = all(record.handed is None for record in steps.records)
     if any(record.closure for record in steps.records):
         raise Unavailable("`optimizer.step(closure)` computes its gradient itself")
-    if by_hand and subject.is_random:
-        raise Unavailable("no optimizer was called, and the loss draws random numbers (dropout)")
+    if by_hand and not subject.is_still:
+        raise Unavailable("no optimizer was called, and the loss draws random numbers")
     for name, parameter in subject.run.model.named_parameters():
         group = next((one for one in optimizer.groups if matches(name, one.parameters)), None)
         if group is None:

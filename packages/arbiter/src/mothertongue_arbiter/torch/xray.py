@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 LEAST_READABLE = -0.1  # p[y] - 1
+LEAST_RESIDUAL = 1e-6  # below, nothing but a cross-entropy is there
+SMOOTHED_RESIDUAL = 0.1  # of that of plain labels, if smoothed ones are to explain the gradient
+ALIKE = 1e-3  # smoothing at all positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,9 @@ class Xray:
     )
     residual: float  # how far the gradient is from that of a cross-entropy, relative
     vocabulary: int
+    smoothing: float | None = (
+        0.0  # of the labels; None where all logits are equal, which tells none from some
+    )
 
     @property
     def supervised(self) -> Tensor:
@@ -42,26 +48,27 @@ def captured_logits(vocabulary: int | None, *, least: int = 2) -> Iterator[list[
     Logits are what a module returns with `vocabulary` entries in the last dimension (at least `least` when
     it is not known). The last one of a forward is what the loss saw.
     """
-    captured: list[Tensor] = []
-    makers: list[int] = []  # the module of each
+    found: list[Tensor] = []
+    captured: list[tuple[nn.Module, Tensor]] = []
 
     def keep(module: nn.Module, args: Any, output: Any) -> None:
         logits = _tensor(output)
-        if logits is None or not logits.requires_grad or any(logits is other for other in captured):
+        recomputed = torch._C._current_graph_task_id() >= 0  # by activation checkpointing, in the backward
+        if logits is None or not logits.requires_grad or recomputed:
             return
         entries = logits.shape[-1]
         if entries == vocabulary or (vocabulary is None and entries >= least):
-            logits.retain_grad()
-            inner = {id(part) for part in module.modules() if part is not module}
-            while makers and makers[-1] in inner:  # a head whose logits this module then capped or scaled
-                makers.pop()
+            inner = {id(part) for part in module.modules()} - {id(module)}
+            while captured and id(captured[-1][0]) in inner:  # a head whose logits this module hands on
+                found.pop()
                 captured.pop()
-            makers.append(id(module))
-            captured.append(logits)
+            logits.retain_grad()
+            captured.append((module, logits))
+            found.append(logits)
 
     handle = nn.modules.module.register_module_forward_hook(keep)
     try:
-        yield captured
+        yield found
     finally:
         handle.remove()
 
@@ -79,13 +86,39 @@ def xray(logits: Tensor) -> Xray:
     expected = weights.unsqueeze(-1) * probabilities
     expected.scatter_add_(-1, at_label, -weights.unsqueeze(-1))
     size = float(gradient.norm())
-    return Xray(
+    found = Xray(
         labels=labels,
         weights=weights,
         readable=certainty < LEAST_READABLE,
         residual=float((gradient - expected).norm()) / size if size else 0.0,
         vocabulary=logits.shape[-1],
     )
+    if found.residual < LEAST_RESIDUAL:
+        spread = float(probabilities.amax() - probabilities.amin())
+        return found if spread > LEAST_RESIDUAL else replace(found, smoothing=None)
+    return _smoothed(found, gradient, probabilities)
+
+
+def _smoothed(plain: Xray, gradient: Tensor, probabilities: Tensor) -> Xray:
+    """Read a cross-entropy whose labels are smoothed alike by some e; return `plain` where none fits.
+
+    Its gradient at a position is w (p - onehot) + w e (onehot - 1 / V): two numbers, by least squares.
+    """
+    onehot = torch.zeros_like(probabilities).scatter_(-1, plain.labels.unsqueeze(-1), 1.0)
+    one, two = probabilities - onehot, onehot - 1 / plain.vocabulary
+    oo, ot, tt = ((a * b).sum(-1) for a, b in ((one, one), (one, two), (two, two)))
+    go, gt = (gradient * one).sum(-1), (gradient * two).sum(-1)
+    determinant = (oo * tt - ot * ot).clamp(min=1e-30)
+    weights, smoothed = (go * tt - gt * ot) / determinant, (gt * oo - go * ot) / determinant
+    rest = gradient - weights.unsqueeze(-1) * one - smoothed.unsqueeze(-1) * two
+    residual = float(rest.norm() / gradient.norm())
+    learned = gradient.abs().amax(-1) > 0
+    each = smoothed[learned] / weights[learned]
+    alike = float((each - each.median()).abs().max()) < ALIKE and 0 < float(each.median()) < 1
+    if not alike or residual > plain.residual * SMOOTHED_RESIDUAL:
+        return plain
+    weights = torch.where(learned, weights, 0.0)
+    return replace(plain, weights=weights, residual=residual, smoothing=float(each.median()))
 
 
 def _tensor(output: Any) -> Tensor | None:
