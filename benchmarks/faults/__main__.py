@@ -5,9 +5,8 @@ PYTHONPATH=benchmarks python -m faults --only 'c*' --no-tools       a part; the 
 """
 
 import json
-import multiprocessing
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from faults.architectures import ARCHITECTURES
-from faults.assessment import FAULT_OF, assess, cases
+from faults.assessment import FAULT_OF, assess, cases, without_an_answer
+from faults.baselines import Band, Settings, healthy_band, settings_of
+from faults.processes import Failed, answered
 from faults.score import summary, tables
 from faults.tools.environment import prepared, verdicts
 from mothertongue_arbiter import __version__
@@ -25,6 +26,13 @@ from mothertongue_arbiter import __version__
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "arbiter-faults.json"
 SCORE = ROOT / "packages" / "arbiter" / "src" / "mothertongue_arbiter" / "mutation_score.json"
+LIMIT_SECONDS = 120  # of one case
+# Imported once, not once a case.
+PRELOAD = (
+    "faults.assessment",
+    "mothertongue_arbiter.torch.battery",
+    "transformers.models.auto.modeling_auto",
+)
 
 Rows = dict[str, dict[str, Any]]
 
@@ -46,37 +54,55 @@ def main(only: tuple[str, ...], jobs: int, tools: bool, result: Path) -> None:
             rows[name] = row | ({"tools": rows[name]["tools"]} if "tools" in rows.get(name, {}) else {})
             keep(rows, result)
         if tools:
-            asked = [name for name in names if name not in ARCHITECTURES]  # they know no transformers
-            task = progress.add_task("other tools", total=len(asked))
-            for name, answers in verdicts(prepared(), asked):
+            known = [name for name in names if name not in ARCHITECTURES]  # they know no transformers
+            task = progress.add_task("other tools", total=len(known))
+            for name, answers in verdicts(prepared(), known, jobs=jobs):
                 rows[name]["tools"] = answers
                 progress.advance(task)
     keep(rows, result)
     faults, healthy = parted(rows)
     for table in tables(faults, healthy):
         Console().print(table)
-    for name in sorted(faults):
-        if not faults[name]["failed"]:
-            print(f"missed: {name}, {faults[name]['source']}")
-    for name in sorted(healthy):
-        if healthy[name]["failed"]:
-            print(f"false alarm: {name}: {', '.join(healthy[name]['failed'])}")
+    for line in surprises(faults, healthy):
+        print(line)
 
 
-def assessed(names: list[str], jobs: int, progress: Progress) -> Any:
-    """Yield each case with its row, as processes finish."""
+def assessed(names: list[str], jobs: int, progress: Progress) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each case with its row, as they come."""
+    wanted = {name: settings_of(FAULT_OF[name].sound) for name in names if name in FAULT_OF}
+    bands: dict[Settings, Band] = {}
+    task = progress.add_task("healthy loss curves", total=len(set(wanted.values())))
+    for settings, band in asked(healthy_band, sorted(set(wanted.values())), jobs):
+        if isinstance(band, Failed):
+            raise click.ClickException(f"a sound run, {dict(settings)}, does not train: {band.reason}")
+        bands[settings] = band
+        progress.advance(task)
     task = progress.add_task("cases", total=len(names))
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=40) as pool:
-        pending = {pool.submit(assess, name): name for name in names}
-        for done in as_completed(pending):
-            progress.advance(task)
-            yield pending[done], done.result()
+    cases_with_band = [(name, bands[wanted[name]] if name in wanted else None) for name in names]
+    for (name, _), row in asked(assess, cases_with_band, jobs):
+        progress.advance(task)
+        yield name, without_an_answer(name, row.reason) if isinstance(row, Failed) else row
+
+
+def asked(ask: Callable[[Any], Any], questions: list[Any], jobs: int) -> Iterator[tuple[Any, Any]]:
+    return answered(ask, questions, jobs=jobs, limit_seconds=LIMIT_SECONDS, preload=PRELOAD)
 
 
 def parted(rows: Rows) -> tuple[Rows, Rows]:
     faults = {name: row for name, row in rows.items() if name in FAULT_OF}
     return faults, {name: row for name, row in rows.items() if name not in FAULT_OF}
+
+
+def surprises(faults: Rows, healthy: Rows) -> Iterator[str]:
+    """Yield a line for each fault that nothing found, and each healthy run that is not simply passed."""
+    for name, row in sorted(faults.items()):
+        if not row["failed"]:
+            yield f"missed: {name}, {row['source']} {'; '.join(row['inconclusive'])}"
+    for name, row in sorted(healthy.items()):
+        if row["failed"]:
+            yield f"false alarm: {name}: {', '.join(row['failed'])}"
+        elif row["inconclusive"]:
+            yield f"inconclusive: {name}: {'; '.join(row['inconclusive'])}"
 
 
 def earlier_rows(path: Path) -> Rows:

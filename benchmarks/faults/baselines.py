@@ -1,7 +1,6 @@
 """What simpler habits find: a look at the gradients, and a look at the loss curve."""
 
 from collections.abc import Callable
-from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
@@ -11,7 +10,7 @@ from faults.subject import ZooRun
 
 CURVE_STEPS, LAST_STEPS = 60, 10
 CURVE_SEEDS = (7, 8, 9, 10, 11)
-BAND = 2.0  # standard deviations
+DEVIATIONS = 2.0  # of the last losses of healthy seeds
 
 
 def nonzero_check(run: Any) -> bool:
@@ -35,22 +34,26 @@ def last_loss(run: ZooRun) -> float:
     return fmean(losses)
 
 
-def healthy_band(sound: Callable[[], ZooRun]) -> tuple[float, float]:
-    """Return the lowest and highest last loss that healthy seeds make likely."""
+Settings = tuple[tuple[str, Any], ...]
+Band = tuple[float, float]
+
+
+def settings_of(sound: Callable[[], ZooRun]) -> Settings:
+    """Return what tells one sound run from another, apart from its seed and its beliefs."""
     settings = sound().settings()
-    return _band(tuple((name, value) for name, value in settings.items() if name not in ("seed", "declared")))
+    return tuple((name, value) for name, value in settings.items() if name not in ("seed", "declared"))
 
 
-@cache
-def _band(settings: tuple[tuple[str, Any], ...]) -> tuple[float, float]:
+def healthy_band(settings: Settings) -> Band:
+    """Return the lowest and highest last loss that healthy seeds make likely."""
     losses = [last_loss(ZooRun(**dict(settings), seed=seed)) for seed in CURVE_SEEDS]
-    spread = BAND * stdev(losses)
+    spread = DEVIATIONS * stdev(losses)
     return fmean(losses) - spread, fmean(losses) + spread
 
 
-def curve_inspection(run: ZooRun, sound: Callable[[], ZooRun]) -> str:
+def curve_inspection(run: ZooRun, band: Band) -> str:
     """Return "normal", "better", "worse" or "crashed": where the curve ends against healthy seeds."""
-    low, high = healthy_band(sound)
+    low, high = band
     try:
         last = last_loss(run)
     except Exception:  # a fault may well stop the training

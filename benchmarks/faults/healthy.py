@@ -31,6 +31,13 @@ def declare(run: ZooRun, **facts: Any) -> None:
     run.declared = replace(run.declared, **facts)
 
 
+def undecayed(run: ZooRun, *names: str) -> None:
+    """Believe what make_optimizer does with every vector: it is not decayed."""
+    believed = run.declared.optimizer
+    first = replace(believed.groups[0], parameters=(*believed.groups[0].parameters, *names))
+    declare(run, optimizer=replace(believed, groups=(first, *believed.groups[1:])))
+
+
 def prepared(run: ZooRun) -> ZooRun:
     """Let every rank have the model as it is now, and its optimizer."""
     run.replicas = [run.model]

@@ -180,3 +180,23 @@ def g15_ranks_read_the_same_rows_in_another_order(run):
     run.part_of_rank = lambda batch, rank: {
         name: value.flip(0) if rank else value for name, value in part_of_rank(batch, 0).items()
     }
+
+
+@fault("expert_none_skip", AGREEMENT, sound=sound(ranks=2, mixture=True))
+def g17_an_expert_is_skipped_where_no_token_visits_it(run):
+    """It has no gradient on that rank, and AdamW passes over it there; the other rank moves it."""
+    accumulate, reduce = run.accumulate, run.reduce
+
+    def visited_by_rank_0_only(step, rank):
+        accumulate(step, rank)
+        if rank == 1:
+            for parameter in run.replicas[1].blocks[0].mixture.experts[0].parameters():
+                parameter.grad = None
+
+    def skipping(name, copies):
+        unvisited = [copy for copy in copies if copy.grad is None]
+        reduce(name, copies)
+        for copy in unvisited:
+            copy.grad = None
+
+    run.accumulate, run.reduce = visited_by_rank_0_only, skipping

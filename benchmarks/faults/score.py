@@ -40,9 +40,14 @@ def summary(faults: Mapping[str, Row], healthy: Mapping[str, Row]) -> dict[str, 
         "inconclusive": sum(bool(row["inconclusive"]) and not row["failed"] for row in sound),
         "localised": sum(row["localised"] for row in placed),
         "gradient_faults": len(placed),
-        "median_seconds": median([row["seconds"] for row in [*rows, *sound]]),
-        "median_steps": median([row["steps"] for row in [*rows, *sound] if row["steps"]] or [0]),
+        "median_seconds": round(_median("seconds", [*rows, *sound]), 1),
+        "median_steps": round(_median("steps", [*rows, *sound])),
     }
+
+
+def _median(figure: str, rows: Iterable[Row]) -> float:
+    """Return the median of a figure over the rows that have it."""
+    return median([row[figure] for row in rows if row[figure]] or [0])
 
 
 def families(faults: Mapping[str, Row]) -> dict[str, list[Row]]:
@@ -98,15 +103,14 @@ def family_lines(faults: Mapping[str, Row]) -> list[tuple[str, ...]]:
         if not rows:
             continue
         placed = [row for row in rows if "localised" in row]
-        steps = [row["steps"] for row in rows if row["steps"]]
         lines.append(
             (
                 f"{family} {FAMILIES[family]}",
                 share(rows, found_without_reference),
                 share(rows, found),
                 share(placed, lambda row: row["localised"]) if placed else "",
-                f"{median(row['seconds'] for row in rows):.1f}",
-                f"{median(steps):.0f}" if steps else "",
+                f"{_median('seconds', rows):.1f}",
+                f"{_median('steps', rows):.0f}",
             )
         )
     return lines

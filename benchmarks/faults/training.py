@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from faults.healthy import declare, healthy, prepared
+from faults.healthy import declare, healthy, prepared, undecayed
 from faults.model import WIDTH
 from faults.subject import BETAS, CLIP_NORM, LEARNING_RATE, WEIGHT_DECAY, ZooRun, warmed_up
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
@@ -177,7 +177,8 @@ def parameter_used_in_every_second_step():
         return cross_entropy(model, batch)
 
     run.cross_entropy = now_and_then
-    declare(run, conditional=("extra",))
+    declare(run, conditional=("extra",), no_weight_decay=("*norm", "extra"))
+    undecayed(run, "extra")
     run.reference = None
     run.prepare()
     return run
@@ -241,7 +242,7 @@ def one_token_rows():
     run.batch = short
     run.documents = lambda step, rank: run.batch(step)["documents"]
     declare(run, conditional=("blocks.*.q.weight", "blocks.*.k.weight"))  # one token to choose from
-    run.eval_batches = None
+    run.eval_batches = run.evaluate = None
     return run
 
 

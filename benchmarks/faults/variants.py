@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from faults.fault import replaced_backward
-from faults.healthy import declare, healthy, prepared
+from faults.healthy import declare, healthy, prepared, undecayed
 from faults.model import HEADS, WIDTH, causal_mask
 from faults.subject import ZooRun, sum_of_cross_entropy
 from mothertongue_arbiter import Declared
@@ -70,7 +70,8 @@ def bottleneck_adapters():
     run.model.requires_grad_(False)
     for block in run.model.blocks:
         block.o = Bottleneck(block.o)
-    declare(run, trainable=("*.narrow.*", "*.wide.*"))
+    declare(run, trainable=("*.narrow.*", "*.wide.*"), no_weight_decay=("*norm", "*.bias"))
+    undecayed(run, "*.bias")
     run.reference = None
     return prepared(run)
 
@@ -205,14 +206,13 @@ def one_document_in_the_batch():
     return run
 
 
-@healthy
-def hidden_activations_in_training_only():
-    """Stochastic depth: a block is left out now and then, in training."""
+def stochastic_depth(share):
+    """Leave out `share` of the blocks, in training only."""
     run = ZooRun()
     whole = type(run.model).run_block
 
     def dropped(block, x, mask, angle):
-        if run.model.training and bool(torch.rand(()) < 0.3):
+        if run.model.training and bool(torch.rand(()) < share):
             return x
         return whole(run.model, block, x, mask, angle)
 
@@ -222,12 +222,38 @@ def hidden_activations_in_training_only():
 
 
 @healthy
+def hidden_activations_in_training_only():
+    return stochastic_depth(0.3)
+
+
+@healthy
 def learning_with_a_single_group():
     run = ZooRun()
     group = replace(run.declared.optimizer.groups[1], weight_decay=0.0)
     declare(run, optimizer=replace(run.declared.optimizer, groups=(group,)))
     run.optimizer = torch.optim.AdamW(run.model.parameters(), 3e-3, group.betas, weight_decay=0.0)
     return run
+
+
+@healthy
+def zero_initialised_and_accumulated():
+    """The branches of a residual begin at zero, as in GPT-2, under dropout."""
+    run = ZooRun(accumulation=2, dropout=0.1, learned_positions=True)
+    for block in run.model.blocks:
+        nn.init.zeros_(block.o.weight)
+        nn.init.zeros_(block.down.weight)
+    return run
+
+
+@healthy
+def learned_positions_padded_on_the_left():
+    return ZooRun(learned_positions=True, padding="left")
+
+
+@healthy
+def blocks_that_are_rarely_left_out():
+    """Randomness that two calls seldom show: one block in twenty."""
+    return stochastic_depth(0.05)
 
 
 @healthy

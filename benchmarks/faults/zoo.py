@@ -8,6 +8,7 @@ from faults import (  # noqa: F401 - importing a family registers it
     normalisation,
     optimization,
     ranks,
+    second_author,
     severed,
     training,
     variants,

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -36,16 +37,27 @@ def prepared(cache: Path = CACHE) -> Path:
     return python
 
 
-def verdicts(python: Path, names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each case with the answer of each tool: "error", "warning", "" for silence, or why it crashed."""
+def verdicts(
+    python: Path, names: list[str], *, jobs: int = 2, limit_seconds: float = 120
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each case with the answer of each tool: "error", "warning", "" for silence, or why it crashed.
+
+    Raises:
+        RuntimeError: the probe itself ended before its last case.
+    """
     paths = [ROOT / "benchmarks", ROOT / "packages" / "arbiter" / "src"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
-    command = [python, "-m", "faults.tools.probe", *names]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
+    command = [python, "-m", "faults.tools.probe", str(jobs), str(limit_seconds), *names]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as probe,
+    ):
+        assert probe.stdout is not None
+        for line in probe.stdout:
             if line.startswith('{"case"'):
                 answer = json.loads(line)
                 yield answer.pop("case"), answer
+        if probe.wait():
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or ["nothing on stderr"])[-1]
+            raise RuntimeError(f"the probe of the tools ended with exit code {probe.returncode}: {last}")

@@ -1,6 +1,6 @@
 """Runs in the environment of the tools: each of them, with its defaults, on one batch of each case.
 
-python -m faults.tools.probe CASE ...        one JSON object a line
+python -m faults.tools.probe JOBS LIMIT_SECONDS CASE ...        one JSON object a line
 """
 
 import contextlib
@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from faults.processes import Failed, answered
 from faults.zoo import FAULTS, HEALTHY
 
+PROBE = "faults.tools.probe"
 LEVELS = ("", "warning", "error")
+MAKERS = {fault.name: fault.make for fault in FAULTS} | HEALTHY
 
 
 class WithLoss(nn.Module):
@@ -83,10 +86,15 @@ TOOLS: dict[str, Callable[[Any], int]] = {
 }
 
 
-def ask(tool: Callable[[Any], int], make: Callable[[], Any]) -> str:
+def ask(question: tuple[str, str]) -> str:
+    """Return what one tool says of one case."""
+    case, tool = question
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    make = MAKERS[case]
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return LEVELS[tool(make())]
+            return LEVELS[TOOLS[tool](make())]
     except ModuleNotFoundError:
         return "not installed"
     except Exception as error:  # the tool, or the fault under it
@@ -94,13 +102,18 @@ def ask(tool: Callable[[Any], int], make: Callable[[], Any]) -> str:
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    makers = {fault.name: fault.make for fault in FAULTS} | HEALTHY
-    for name in sys.argv[1:]:
-        answers = {tool: ask(check, makers[name]) for tool, check in TOOLS.items()}
-        print(json.dumps({"case": name} | answers), flush=True)
+    jobs, limit_seconds, *names = sys.argv[1:]
+    questions = [(case, tool) for case in names for tool in TOOLS]
+    answers: dict[str, dict[str, str]] = {case: {} for case in names}
+    for (case, tool), answer in answered(
+        ask, questions, jobs=int(jobs), limit_seconds=float(limit_seconds), preload=[PROBE]
+    ):
+        answers[case][tool] = f"crashed: {answer.reason}" if isinstance(answer, Failed) else answer
+        if len(answers[case]) == len(TOOLS):
+            print(json.dumps({"case": case} | answers[case], sort_keys=True), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    from faults.tools import probe  # under this name its functions reach the processes
+
+    probe.main()
