@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from faults.fault import replaced_backward
 from torch.nn import functional as F
 from zoo import ZooRun
@@ -77,3 +78,31 @@ def test_another_loss_is_not_compared(exact):
 def test_dropout_cannot_be_compared(exact):
     with pytest.raises(Unavailable, match="dropout"):
         reference_gradients(exact(referenced(dropout=0.2)))
+
+
+def one_position_to_choose_from(operations):
+    """Each position sees only itself: q and k have no influence, and a gradient of zero."""
+    mask = operations.mask
+    operations.mask = lambda documents: mask(documents) & torch.eye(documents.shape[1], dtype=torch.bool)
+
+
+def divided_by_its_sum(scores):
+    weights = scores.exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def test_rounding_around_a_gradient_of_zero_is_no_difference(exact):
+    run = referenced()
+    one_position_to_choose_from(run.model.operations)
+    reference, softmax = run.reference, run.model.operations.softmax
+
+    def otherwise(model, batch):
+        model.operations.softmax = divided_by_its_sum
+        try:
+            return reference(model, batch)
+        finally:
+            model.operations.softmax = softmax
+
+    run.reference = otherwise
+    check = reference_gradients(exact(run))
+    assert check.verdict == Verdict.PASS, check.evidence
