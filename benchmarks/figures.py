@@ -114,7 +114,7 @@ def peers_on(measured: dict[str, Any]) -> str:
     installed = ", ".join(f"{name} {number}" for name, number in measured["versions"]["peers"].items())
     caption = (
         f"\n{machine['cores']} cores of {machine['cpu']}, {checkpoint['parameters'] / 1e6:.0f} M parameters, "
-        f"{measured['threads']} threads set in each engine, {measured['rounds']} rounds in turn, medians; "
+        f"{measured['threads']} threads set in each engine, rounds in turn: {measured['rounds']}, medians; "
         f"`{measured['command']}`. Speeds in tokens/s. "
         f"Memory is read at {max(bound['gb_per_s_by_round']):.1f} GB/s, "
         f"so {checkpoint['weight_bytes'] / 1e6:.0f} MB of weights allow {bound['bound_tokens_per_s']:.0f} "

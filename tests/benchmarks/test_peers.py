@@ -89,8 +89,8 @@ def test_the_tables_name_what_is_missing_and_who_wrote_other_tokens() -> None:
     names = [line[0] for line in engine_rows(result)]
     assert names == ["Mothertongue int8", "onnxruntime-genai int8 (other tokens!)"]
     lines = {line[0]: line[1:] for line in demand_rows(result)}
-    assert lines["load s"] == ("0.5", "at most 0.7", "yes")
-    assert lines["cold command s"] == ("not measured", "at most 1", "")
+    assert lines["time to load, s"] == ("0.5", "at most 0.7", "yes")
+    assert lines["nano: from the command to its first letter, s"] == ("not measured", "at most 1", "")
 
 
 def test_times_are_counted_from_the_prompt_and_from_the_first_token() -> None:
