@@ -7,6 +7,7 @@ PYTHONPATH=benchmarks python -m peers --peers ENVIRONMENT --checkpoint DIR --bun
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -254,6 +255,7 @@ def random_checkpoint(run: Path) -> Path:
     """Return the checkpoint of base size with random weights in `run`, made where it is missing."""
     checkpoint = run / "checkpoints" / "step-000001"
     if not (checkpoint / "training_state.json").is_file():  # written last but for the text
+        shutil.rmtree(run, ignore_errors=True)  # what an interrupted one left
         say(f"making a random checkpoint of base size in {run}")
         subprocess.run([sys.executable, ROOT / "benchmarks" / "base_checkpoint.py", run], check=True)
     return checkpoint

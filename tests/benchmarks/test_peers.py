@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from figures import peers_on
 from peers import rounds
 from peers.__main__ import main, nano_quality, slug
 from peers.agreement import verdict
@@ -91,6 +92,25 @@ def test_the_tables_name_what_is_missing_and_who_wrote_other_tokens() -> None:
     lines = {line[0]: line[1:] for line in demand_rows(result)}
     assert lines["time to load, s"] == ("0.5", "at most 0.7", "yes")
     assert lines["nano: from the command to its first letter, s"] == ("not measured", "at most 1", "")
+
+
+def test_the_page_has_the_machine_the_bound_and_every_engine() -> None:
+    engine = engine_summary([measured(60, idle_cpu_s=0.0)]) | {"agreement": {"same_model": True}}
+    result = {
+        "machine": {"cpu": "A CPU", "cores": 2},
+        "checkpoint": {"parameters": 407e6, "weight_bytes": 420e6},
+        "bandwidth": {"gb_per_s_by_round": [29.0, 31.5], "bound_tokens_per_s": 75.0},
+        "versions": {"peers": {"ctranslate2": "4.8.5"}},
+        "threads": 2,
+        "rounds": 3,
+        "command": "make bench-peers",
+        "engines": {"mothertongue": engine, "llamacpp_q8_0": engine},
+        "figures": [demand.as_dict() for demand in demands({})],
+    }
+    page = peers_on(result)
+    for words in ("2 cores of A CPU", "407 M", "31.5 GB/s", "allow 75 tokens/s", "ctranslate2 4.8.5"):
+        assert words in page
+    assert "| llama.cpp Q8_0 | 100 | 50 | 60.0 | 10.0 |" in page
 
 
 def test_times_are_counted_from_the_prompt_and_from_the_first_token() -> None:
