@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from mothertongue.device import Device, describe_device
-from peers.conversion import ConversionFailed, Environments, convert
+from peers.conversion import ConversionFailed, Environments, OtherCheckpoint, convert
 from peers.endurance import cold_command_s
 from peers.rounds import Contestant, MeasurementFailed, run_child, run_rounds
 from peers.score import FIGURES, GENAI, LLAMA, OURS, demands, engine_summary, ratios
@@ -94,6 +94,8 @@ def main(
             requests=requests,
             nano=nano,
         )
+    except OtherCheckpoint as error:
+        raise click.UsageError(str(error)) from error
     except (ConversionFailed, MeasurementFailed) as error:
         raise click.ClickException(str(error)) from error
     found["load_average_before"] = load_average

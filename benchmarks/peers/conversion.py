@@ -48,6 +48,10 @@ class ConversionFailed(Exception):
     """A converter ended with an error; the message has the last lines it printed."""
 
 
+class OtherCheckpoint(Exception):
+    """The folder for converted files holds those of another checkpoint."""
+
+
 def convert(
     checkpoint: Path,
     folder: Path,
@@ -59,13 +63,13 @@ def convert(
     """Return {engine: {"path", "seconds", "peak_mb"}} or {engine: {"error"}}, converting what is missing.
 
     `bundle` is the checkpoint's own, where it has been exported already. Raises ConversionFailed if ours or
-    llama.cpp's is not to be had: there would be nothing to compare.
+    llama.cpp's is not to be had, as there would be nothing to compare, and OtherCheckpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = folder / "source.json"
     fingerprint = identity(checkpoint)
     if source.is_file() and json.loads(source.read_text(encoding="utf-8")) != fingerprint:
-        raise ConversionFailed(f"{folder}: holds another checkpoint; name another folder or remove it")
+        raise OtherCheckpoint(f"{folder}: holds another checkpoint; name another folder or remove it")
     source.write_text(json.dumps(fingerprint), encoding="utf-8")
     stage(checkpoint, folder / STAGED)
     made = {}

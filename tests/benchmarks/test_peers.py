@@ -11,7 +11,15 @@ from figures import peers_on
 from peers import rounds
 from peers.__main__ import main, nano_quality, slug
 from peers.agreement import verdict
-from peers.conversion import ConversionFailed, Environments, child_environment, convert, run_converter, stage
+from peers.conversion import (
+    ConversionFailed,
+    Environments,
+    OtherCheckpoint,
+    child_environment,
+    convert,
+    run_converter,
+    stage,
+)
 from peers.engines import Written
 from peers.rounds import Contestant, MeasurementFailed, read_report, run_child, run_rounds
 from peers.score import demand_rows, demands, engine_rows, engine_summary, ratios
@@ -221,7 +229,7 @@ def test_files_of_another_checkpoint_are_never_measured(tmp_path: Path) -> None:
     checkpoint = make_checkpoint(tmp_path / "one")
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "source.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ConversionFailed, match="another checkpoint"):
+    with pytest.raises(OtherCheckpoint, match="another checkpoint"):
         convert(
             checkpoint,
             tmp_path / "models",
