@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,6 +162,20 @@ def test_the_micro_batches_of_one_rank_are_its_batch(subject):
     assert "1 micro-batches, 2 declared" in rank_data(subject(run)).evidence
     run.declared = Declared()
     assert "2 of 4 rows of the batch are on no rank" in rank_data(subject(run)).evidence
+
+
+def test_ranks_that_share_padded_rows_are_seen(subject):
+    def padded(step, rank):
+        ids = torch.randint(1, 40, (3, 12), generator=torch.Generator().manual_seed(step))
+        return [ids.index_fill(1, torch.arange(8, 12), 0)]
+
+    run = ZooRun()
+    run.declared = replace(run.declared, ranks=2)
+    run.micro_batches = padded
+    run.batch = lambda step: torch.cat([padded(step, 0)[0], padded(step, 1)[0]])
+    check = rank_data(subject(run))
+    assert check.verdict == "FAIL"
+    assert "24 of 24 rows of rank 1" in check.evidence
 
 
 def test_without_micro_batches_nothing_is_asked(subject):

@@ -13,8 +13,10 @@ from mothertongue_arbiter.torch.rows import (
     chance_of_as_many,
     equal_pairs,
     looked_at,
+    shortest,
     stretches,
     whole_batch,
+    without_padding,
 )
 from mothertongue_arbiter.torch.subject import Unavailable
 
@@ -84,3 +86,26 @@ def test_the_batch_of_one_rank_is_completed_by_the_others(subject):
     run.micro_batches = lambda step, rank: [{"ids": run.rows(0, step, rank), "n": 3}]
     run.batch = lambda step: run.micro_batches(step, 0)[0]
     assert torch.equal(whole_batch(subject(run), 0)["ids"], whole)
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ([0, 0, 0, 5, 6, 0, 7, 3, 3, 3], [0, 5, 6, 0, 7, 3]),
+        ([5, 6, 7], [5, 6, 7]),
+        ([5, 6, 0], [5, 6, 0]),
+        ([4, 4, 4], [4]),
+    ],
+)
+def test_padding_is_cut_down_to_one_token(row, text):
+    assert without_padding(np.array(row)).tolist() == text
+
+
+def test_padded_rows_are_not_alike_because_of_their_padding():
+    rng = np.random.default_rng(0)
+    ids = torch.tensor(rng.integers(1, 40, (24, 16)))
+    ids[:, 9:] = 0
+    rows = Rows.of([ids])
+    assert shortest([rows]) in (9, 10)  # a row may begin with the same token twice
+    assert Likeness.of(row for _, row in rows.each()).chance(10) < 1e-5
+    assert Likeness.of(ids.numpy()).chance(10) > 1e-2  # what padding would make of it

@@ -115,7 +115,7 @@ def _held_out_rows(subject: Subject) -> list[Rows]:
 
 def _telling_length(text: Likeness, held_out: dict[bytes, Ids], training: dict[bytes, Ids]) -> int | None:
     """Return how many tokens must be equal before chance is excluded; None if no row is so long."""
-    longest = min(len(row) for row in (*held_out.values(), *training.values()))
+    longest = int(np.median([len(row) for row in (*held_out.values(), *training.values())]))
     pairs = sum(map(len, held_out.values())) * sum(map(len, training.values()))
     lengths = range(min(SHORTEST_STRETCH, longest), longest + 1)
     return next((n for n in lengths if pairs * text.chance(n) <= LARGEST_CHANCE), None)
@@ -137,7 +137,8 @@ def _leaked_rows(held_out: list[Ids], training: list[Ids], tokens: int) -> tuple
 
 
 def _share(row: Ids, known: npt.NDArray[np.uint64], tokens: int) -> float:
-    return float(np.isin(stretches(row, tokens), known).mean())
+    found = np.isin(stretches(row, tokens), known)
+    return float(found.mean()) if len(found) else 0.0
 
 
 def evaluation(subject: Subject) -> Check:

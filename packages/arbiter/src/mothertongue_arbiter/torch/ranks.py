@@ -24,6 +24,7 @@ from mothertongue_arbiter.torch.rows import (
     equal_pairs,
     ranks_of,
     rows_of_rank,
+    shortest,
 )
 from mothertongue_arbiter.torch.state import optimizers_of
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
@@ -191,7 +192,7 @@ def _shared(subject: Subject, table: Mapping[int, list[Rows]]) -> Problem:
     possible = sum(len(rows[one].keys) * len(rows[other].keys) for rows in steps for one, other in couples)
     apart, of_apart = _across_steps(table, subject.declared.epoch_steps)
     found = sum(together.values())
-    tokens = min(ids.shape[1] for rows in steps for one in rows for ids in one.ids)
+    tokens = shortest(one for rows in steps for one in rows)
     text = Likeness.of(row for rows in steps for one in rows for _, row in one.each())
     elsewhere = (apart + 3) / (of_apart + 3)  # none in n looks: less than 3 / n, with 95 % confidence
     if not found or chance_of_as_many(found, possible * max(text.chance(tokens), elsewhere)) > LARGEST_CHANCE:

@@ -19,6 +19,7 @@ from mothertongue_arbiter.torch.rows import (
     equal_pairs,
     looked_at,
     rows_of_rank,
+    shortest,
 )
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 
@@ -113,8 +114,7 @@ def _rows(subject: Subject, table: Mapping[int, Rows], period: int | None) -> tu
 
 def _told_twice(rows: Rows) -> int:
     """Return how many pairs of rows of one step are equal; rows of one token alone are padding."""
-    plain = {key for key, row in rows.each() if (row == row[:1]).all()}
-    counts = Counter(key for key in rows.keys if key not in plain)
+    counts = Counter(key for key, _ in rows.each())
     return sum(count * (count - 1) // 2 for count in counts.values())
 
 
@@ -123,9 +123,8 @@ def _chance(table: Mapping[int, Rows], pairs: list[Pair]) -> float:
     unlike = [(one, other) for one, other in pairs if _content(table[one]) != _content(table[other])]
     equal = sum(equal_pairs(table[one].keys, table[other].keys) for one, other in unlike)
     possible = sum(len(table[one].keys) * len(table[other].keys) for one, other in unlike)
-    tokens = min(ids.shape[1] for rows in table.values() for ids in rows.ids)
     text = Likeness.of(row for rows in table.values() for _, row in rows.each())
-    return max((equal + 3) / (possible + 3), text.chance(tokens))
+    return max((equal + 3) / (possible + 3), text.chance(shortest(table.values())))
 
 
 def _same_epoch(pair: Pair, period: int | None) -> bool:

@@ -53,8 +53,15 @@ class Rows:
         return cls(ids, tuple(key for one in ids for key in row_keys(one)))
 
     def each(self) -> Iterator[tuple[bytes, Ids]]:
-        """Yield every row with its key."""
-        yield from zip(self.keys, (row.numpy() for ids in self.ids for row in ids.long()), strict=True)
+        """Yield the text of every row with the key of the row; a row of padding has none."""
+        rows = (without_padding(row.numpy()) for ids in self.ids for row in ids.long())
+        yield from ((key, text) for key, text in zip(self.keys, rows, strict=True) if len(text) > 1)
+
+
+def without_padding(row: Ids) -> Ids:
+    """Return `row` without what only repeats its first or its last token, which would pass for a likeness."""
+    changes = np.flatnonzero(row[1:] != row[:-1])
+    return row[changes[0] : changes[-1] + 2] if len(changes) else row[:1]
 
 
 def batches_of(value: Any, like: Any) -> list[Any]:
@@ -178,6 +185,11 @@ def stretches(row: Ids, tokens: int) -> npt.NDArray[np.uint64]:
     windows = np.lib.stride_tricks.sliding_window_view(row.astype(np.uint64), tokens)
     hashes: npt.NDArray[np.uint64] = (windows * factors).sum(axis=1, dtype=np.uint64)
     return hashes
+
+
+def shortest(tables: Iterable[Rows]) -> int:
+    """Return the tokens of the shortest text among these rows; 1 where there is none."""
+    return min((len(text) for rows in tables for _, text in rows.each()), default=1)
 
 
 def equal_pairs(one: Sequence[bytes], other: Sequence[bytes]) -> int:
