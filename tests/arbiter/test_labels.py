@@ -109,3 +109,19 @@ def test_labels_that_are_smoothed_without_saying_so_fail(exact):
     assert check.evidence == "labels are smoothed by 0.1, 0 is declared"
     run.declared = replace(run.declared, label_smoothing=0.1)
     assert labels.weights(exact(run)).verdict == Verdict.PASS
+
+
+def test_a_temperature_in_the_loss_only_fails(exact):
+    run = ZooRun()
+    forward = run.forward
+
+    def loss(model, batch):
+        logits = forward(model, batch) / 2
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+
+    run.loss = loss
+    check = labels.weights(exact(run))
+    assert check.verdict == Verdict.FAIL
+    assert check.evidence == "the loss divides the logits of `forward` by 2"
+    run.forward = lambda model, batch: forward(model, batch) / 2
+    assert labels.weights(exact(run)).verdict == Verdict.PASS

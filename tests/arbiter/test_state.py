@@ -6,6 +6,7 @@ import torch
 from zoo import ZooRun
 
 from mothertongue_arbiter import Options, audit
+from mothertongue_arbiter.torch.state import preserved
 
 
 class Busy(ZooRun):
@@ -107,3 +108,16 @@ def test_a_run_whose_step_raises_is_restored_too():
     assert certificate.verdict == "INCONCLUSIVE"
     answers = {check.name: check.evidence for check in certificate.checks}
     assert "the disk is full" in answers["movement"]
+
+
+def test_a_sparse_gradient_that_was_there_is_there_again():
+    run = ZooRun()
+    run.model.extra = torch.nn.Embedding(6, 2, sparse=True)
+    run.model.extra(torch.tensor([1, 4])).sum().backward()
+    weight = run.model.extra.weight
+    expected = weight.grad.to_dense()
+    with preserved(run):
+        weight.grad = None
+        run.model.extra(torch.tensor([2])).sum().backward()
+    assert weight.grad.is_sparse
+    assert torch.equal(weight.grad.to_dense(), expected)

@@ -51,6 +51,18 @@ def test_it_reads_how_much_the_labels_are_smoothed(smoothing):
     assert not bool(found.supervised[~learned].any())
 
 
+@pytest.mark.parametrize("temperature", [0.5, 2.0, 10.0])
+def test_it_reads_by_what_the_loss_divides_the_logits(temperature):
+    found, targets = looked_at(
+        lambda logits, t: F.cross_entropy(logits.flatten(0, 1) / temperature, t.flatten())
+    )
+    learned = targets >= 0
+    assert found.temperature == pytest.approx(temperature)
+    assert bool((found.labels == targets)[learned].all())
+    torch.testing.assert_close(found.weights[learned], torch.full((9,), 1 / 9, dtype=torch.float64))
+    assert not bool(found.supervised[~learned].any())
+
+
 def test_a_z_loss_is_not_taken_for_smoothing():
     def loss(logits, targets):
         z = logits.logsumexp(-1).square().mean()
@@ -59,6 +71,7 @@ def test_a_z_loss_is_not_taken_for_smoothing():
     found, _ = looked_at(loss)
     assert found.residual > 1e-4
     assert found.smoothing == 0
+    assert found.temperature == 1
 
 
 class Capped(torch.nn.Module):

@@ -55,6 +55,9 @@ def weights(subject: ExactSubject) -> Check:
     if getattr(subject.run, "declared", None) is None or rule == "other":
         raise Unavailable("`declared.normalisation` does not say how positions are weighed")
     xray = _plain(subject)
+    softened = _softened(subject, xray)
+    if softened:
+        return softened
     smoothing, declared = xray.smoothing, subject.declared.label_smoothing
     if smoothing is None and declared:
         raise Unavailable("with logits that are all equal, smoothed labels cannot be told from lighter ones")
@@ -77,6 +80,17 @@ def weights(subject: ExactSubject) -> Check:
         verdict=Verdict.PASS,
         evidence=f"{found.numel()} equal weights, sum {total:.6g}",
     )
+
+
+def _softened(subject: ExactSubject, xray: Xray) -> Check | None:
+    """A temperature that `forward` does not know: what is trained is another model than what is used."""
+    if abs(xray.temperature - 1) < LARGEST_WEIGHT_ERROR or getattr(subject.run, "forward", None) is None:
+        return None
+    of_loss, used = subject.logits_of_loss.detach(), subject.logits(subject.batch)
+    if of_loss.shape != used.shape or not torch.allclose(of_loss, used, rtol=1e-6, atol=1e-9):
+        return None  # `forward` divides as well
+    evidence = f"the loss divides the logits of `forward` by {xray.temperature:.4g}"
+    return _failed("loss weights", evidence, "a temperature, a scale or a cap in the loss only")
 
 
 def initial_loss(subject: ExactSubject) -> Check:

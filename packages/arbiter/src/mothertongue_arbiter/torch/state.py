@@ -79,6 +79,9 @@ class Memory:
     def restore(self) -> None:
         with torch.no_grad():
             for tensor, data, copy in self._tensors.values():
+                if tensor.layout != torch.strided:  # a sparse gradient has no memory of its own to fill
+                    tensor.data = copy
+                    continue
                 data.copy_(copy)
                 if tensor.data_ptr() != data.data_ptr() or tensor.dtype != data.dtype:
                     tensor.data = data

@@ -180,6 +180,11 @@ class ExactSubject(Subject):
     @cached_property
     def xray(self) -> Xray:
         """What the gradient at the logits says about labels and weights."""
+        return xray(self.logits_of_loss)
+
+    @cached_property
+    def logits_of_loss(self) -> Tensor:
+        """The logits that the loss was made of, with their gradient."""
         fix_random_numbers(self.options.seed)
         with torch.enable_grad():
             with captured_logits(self.vocabulary, least=int(self.ids.max()) + 1) as captured:
@@ -187,4 +192,4 @@ class ExactSubject(Subject):
             loss.backward()  # type: ignore[no-untyped-call]
         if not captured:
             raise Unavailable("no module returned logits, (rows, tokens, vocabulary), on the way to the loss")
-        return xray(captured[-1])
+        return captured[-1]

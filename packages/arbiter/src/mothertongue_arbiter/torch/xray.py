@@ -7,6 +7,7 @@ was made of.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 LEAST_READABLE = -0.1  # p[y] - 1
 LEAST_RESIDUAL = 1e-6  # below, nothing but a cross-entropy is there
-SMOOTHED_RESIDUAL = 0.1  # of that of plain labels, if smoothed ones are to explain the gradient
+EXPLAINED_RESIDUAL = 0.1  # of that of plain labels, if something else is to explain the gradient
 ALIKE = 1e-3  # smoothing at all positions
 
 
@@ -32,9 +33,8 @@ class Xray:
     )
     residual: float  # how far the gradient is from that of a cross-entropy, relative
     vocabulary: int
-    smoothing: float | None = (
-        0.0  # of the labels; None where all logits are equal, which tells none from some
-    )
+    temperature: float = 1.0  # by which the loss divides these logits
+    smoothing: float | None = 0.0  # of the labels; None where all logits are equal, which hides it
 
     @property
     def supervised(self) -> Tensor:
@@ -96,7 +96,30 @@ def xray(logits: Tensor) -> Xray:
     if found.residual < LEAST_RESIDUAL:
         spread = float(probabilities.amax() - probabilities.amin())
         return found if spread > LEAST_RESIDUAL else replace(found, smoothing=None)
-    return _smoothed(found, gradient, probabilities)
+    return _tempered(_smoothed(found, gradient, probabilities), gradient, logits.detach().double())
+
+
+def _tempered(plain: Xray, gradient: Tensor, logits: Tensor) -> Xray:
+    """Read a cross-entropy of logits / T for some T; return `plain` where none fits.
+
+    But for its label the gradient of a position is w / T softmax(logits / T), whose logarithm has the slope
+    1 / T along the logits.
+    """
+    other = torch.ones_like(gradient).scatter_(-1, plain.labels.unsqueeze(-1), 0.0) * (gradient > 0)
+    share = other / other.sum(-1, keepdim=True).clamp(min=1)
+    x = (logits - (share * logits).sum(-1, keepdim=True)) * other
+    log = gradient.clamp(min=1e-300).log()
+    slope = float((x * log).sum() / x.square().sum().clamp(min=1e-300))
+    if not 0 < slope < math.inf:
+        return plain
+    probabilities = (logits * slope).softmax(-1)
+    onehot = torch.zeros_like(probabilities).scatter_(-1, plain.labels.unsqueeze(-1), 1.0)
+    one = (probabilities - onehot) * slope
+    weights = (gradient * one).sum(-1) / one.square().sum(-1).clamp(min=1e-300)
+    residual = float((gradient - weights.unsqueeze(-1) * one).norm() / gradient.norm())
+    if residual > plain.residual * EXPLAINED_RESIDUAL or residual > LEAST_RESIDUAL:
+        return plain
+    return replace(plain, weights=weights, residual=residual, smoothing=0.0, temperature=1 / slope)
 
 
 def _smoothed(plain: Xray, gradient: Tensor, probabilities: Tensor) -> Xray:
@@ -115,7 +138,7 @@ def _smoothed(plain: Xray, gradient: Tensor, probabilities: Tensor) -> Xray:
     learned = gradient.abs().amax(-1) > 0
     each = smoothed[learned] / weights[learned]
     alike = float((each - each.median()).abs().max()) < ALIKE and 0 < float(each.median()) < 1
-    if not alike or residual > plain.residual * SMOOTHED_RESIDUAL:
+    if not alike or residual > plain.residual * EXPLAINED_RESIDUAL:
         return plain
     weights = torch.where(learned, weights, 0.0)
     return replace(plain, weights=weights, residual=residual, smoothing=float(each.median()))
