@@ -1,8 +1,10 @@
 import pytest
 import torch
+from optimized import declaring
 from zoo import ZooRun
 
 from mothertongue_arbiter import Verdict
+from mothertongue_arbiter.declared_optimizer import Optimizer
 from mothertongue_arbiter.torch.bookkeeping import coverage, ties
 from mothertongue_arbiter.torch.subject import Unavailable
 
@@ -48,3 +50,15 @@ def test_one_block_listed_twice_needs_a_declared_tie(subject):
     pair = ("blocks.0.q.weight", "blocks.1.q.weight")
     run.declared = run.declared.__class__(tied=(*run.declared.tied, pair))
     assert ties(subject(run)).verdict == Verdict.PASS
+
+
+@pytest.mark.parametrize(("left_out", "verdict"), [(None, Verdict.PASS), ("blocks.0.up.weight", Verdict.FAIL)])
+def test_declared_masters_stand_for_their_weights(subject, left_out, verdict):
+    run = declaring(Optimizer(groups=(), master_dtype="float32"))
+    weights = dict(run.model.named_parameters())
+    masters = [w.detach().clone().requires_grad_() for name, w in weights.items() if name != left_out]
+    run.model.to(torch.bfloat16)
+    run.optimizer = torch.optim.AdamW(masters, weight_decay=0.0)
+    check = coverage(subject(run))
+    assert check.verdict == verdict, check.evidence
+    assert [finding.subject for finding in check.findings] == ([left_out] if left_out else [])

@@ -14,6 +14,7 @@ from mothertongue_arbiter.run import matches
 from mothertongue_arbiter.torch.fresh import replicas_of
 from mothertongue_arbiter.torch.state import optimizers_of
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
+from mothertongue_arbiter.torch.watching import masters_of
 
 
 def coverage(subject: Subject) -> Check:
@@ -23,12 +24,13 @@ def coverage(subject: Subject) -> Check:
     if not groups:
         raise Unavailable("the run has no `optimizer` with `param_groups`")
     parameters = dict(subject.run.model.named_parameters())
-    names = {id(parameter): name for name, parameter in parameters.items()}
+    updated = parameters | _declared_masters(subject, optimizers)
+    names = {id(tensor): name for name, tensor in updated.items()}
     held = Counter(id(parameter) for group in groups for parameter in group["params"])
     problems = [
         (name, problem)
         for name, parameter in parameters.items()
-        if (problem := _problem(name, parameter.requires_grad, held[id(parameter)], subject))
+        if (problem := _problem(name, parameter.requires_grad, held[id(updated[name])], subject))
     ]
     problems += [(name, "decayed") for name in _decayed(subject, groups, names)]
     known = {
@@ -37,7 +39,7 @@ def coverage(subject: Subject) -> Check:
     stale = sum(1 for group in groups for parameter in group["params"] if id(parameter) not in known)
     problems += [("optimizer", f"{stale} tensors that the model does not have")] if stale else []
     if not problems:
-        count = sum(1 for parameter in parameters.values() if id(parameter) in held)
+        count = sum(1 for tensor in updated.values() if id(tensor) in held)
         evidence = f"{count} tensors, each exactly once, in {len(groups)} groups"
         return Check(name="optimizer coverage", verdict=Verdict.PASS, evidence=evidence)
     return Check(
@@ -47,6 +49,14 @@ def coverage(subject: Subject) -> Check:
         cause="a name filter, or an optimizer made before the model got its final tensors",
         findings=tuple(Finding(subject=name, verdict="FAIL", detail=problem) for name, problem in problems),
     )
+
+
+def _declared_masters(subject: Subject, optimizers: list[Any]) -> dict[str, Tensor]:
+    """Return what the optimizer holds in place of weights of low precision, if that is declared."""
+    optimizer = subject.declared.optimizer
+    if optimizer is None or optimizer.master_dtype is None:
+        return {}
+    return masters_of(subject.run, optimizers)
 
 
 def _problem(name: str, trainable: bool, times: int, subject: Subject) -> str:

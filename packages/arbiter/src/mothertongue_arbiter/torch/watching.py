@@ -58,7 +58,7 @@ class Watch:
         # A wrapper steps for the optimizers that it holds; they are the ones that remember.
         nested = [part for one in self.optimizers for part in getattr(one, "optimizers", ())]
         self.holders = [*self.optimizers, *nested]
-        self.masters = _masters(run, self.optimizers)
+        self.masters = masters_of(run, self.optimizers)
         self.held: dict[str, Tensor] = {**dict(run.model.named_parameters()), **self.masters}
         self.state = {name: self._state_of(name) for name in self.held}
         # A torch AveragedModel takes over the weights whole in its first update.
@@ -198,7 +198,7 @@ def _groups(optimizer: Any) -> list[dict[str, Any]]:
     return list(getattr(optimizer, "param_groups", []))
 
 
-def _masters(run: TrainingRun, optimizers: list[Any]) -> dict[str, Tensor]:
+def masters_of(run: TrainingRun, optimizers: list[Any]) -> dict[str, Tensor]:
     """Return the tensors that an optimizer holds instead of the model's, by the name of what they copy.
 
     They are recognised by their shape and their value: rounded, a master is the weight.
