@@ -40,7 +40,7 @@ def undecayed(run: ZooRun, *names: str) -> None:
 
 def prepared(run: ZooRun) -> ZooRun:
     """Let every rank have the model as it is now, and its optimizer."""
-    run.replicas = [run.model]
+    run.models = [run.model]
     run.prepare()
     return run
 

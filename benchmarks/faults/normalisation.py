@@ -97,9 +97,9 @@ def e7_masked_positions_counted(run):
     )
 
 
-def plain_descent():
+def plain_descent(dropout=0.0):
     """SGD without clipping: the size of a gradient matters, which Adam or a bound would hide."""
-    run = ZooRun(accumulation=4)
+    run = ZooRun(accumulation=4, dropout=dropout)
     run.optimizer = torch.optim.SGD(run.model.parameters(), 0.1)
     run.learning_rate = lambda step: 0.1
     run.clip = lambda model: None

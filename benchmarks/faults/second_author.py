@@ -9,6 +9,7 @@ from torch import nn
 
 from faults.fault import fault, sound
 from faults.model import TOKENS, VOCABULARY
+from faults.normalisation import plain_descent
 from faults.subject import CLIP_NORM, ZooRun
 from faults.text import END_OF_TEXT, FIRST_LETTER, ROWS
 
@@ -29,13 +30,13 @@ def windows(seed):
 
 
 @fault("second author: b5_ranks rankdata", "rank data", sound=sound(ranks=2, accumulation=2))
-def g16_all_ranks_read_the_micro_batches_of_the_first(run):
-    micro_batches = run.micro_batches
-    run.micro_batches = lambda step, rank: micro_batches(step, 0)
+def g16_every_rank_reads_what_the_first_one_reads(run):
+    """The batch is what the ranks really read, and so agrees with them."""
+    batch, part_of_rank = run.batch, run.part_of_rank
     run.batch = lambda step: {
-        name: torch.cat([part[name] for _ in range(run.ranks) for part in micro_batches(step, 0)])
-        for name in ZooRun.batch(run, step)
+        name: value.repeat(run.ranks, 1) for name, value in part_of_rank(batch(step), 0).items()
     }
+    run.documents = lambda step, rank: run.part_of_rank(run.batch(step), rank)["documents"]
 
 
 @fault("second author: b1_nano lastmicro", HANDED, sound=DROPOUT)
@@ -51,7 +52,7 @@ def e15_only_the_last_micro_batch_counts(run):
     run.accumulate = last
 
 
-@fault("second author: b1_nano accum2", HANDED, sound=DROPOUT)
+@fault("second author: b1_nano accum2", HANDED, sound=lambda: plain_descent(dropout=0.1))
 def e16_divided_twice_by_the_number_of_micro_batches(run):
     accumulate = run.accumulate
 

@@ -50,6 +50,7 @@ def count(batch: Batch) -> Tensor:
 class ZooRun:
     """A run with every member that the arbiter can use; `origin` makes another one like it."""
 
+    highest_rate, betas, weight_decay = LEARNING_RATE, BETAS, WEIGHT_DECAY
     tied: bool = True
     dropout: float = 0.0
     accumulation: int = 1
@@ -74,10 +75,12 @@ class ZooRun:
             learned_positions=self.learned_positions,
         )
         torch.set_rng_state(generator_state)
-        self.replicas = [self.model, *(deepcopy(self.model) for _ in range(self.ranks - 1))]
+        self.models = [self.model, *(deepcopy(self.model) for _ in range(self.ranks - 1))]
         self.steps_taken = 0
         self.declared = self.declared or self.belief()
         self.prepare()
+
+    replicas = property(lambda self: self.models)
 
     def prepare(self) -> None:
         """Make the optimizer and the average for the parameters that the model has now."""
@@ -114,17 +117,16 @@ class ZooRun:
     def make_optimizer(self) -> None:
         """One AdamW a rank over what is trainable; a list of them where there are several ranks."""
         made = []
-        for model in self.replicas:
+        for model in self.models:
             trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
             matrices = [parameter for parameter in trainable if parameter.dim() == 2]
             gains = [parameter for parameter in trainable if parameter.dim() == 1]
             groups = [
-                {"params": matrices, "weight_decay": WEIGHT_DECAY},
+                {"params": matrices, "weight_decay": self.weight_decay},
                 {"params": gains, "weight_decay": 0.0},
             ]
-            made.append(
-                torch.optim.AdamW([group for group in groups if group["params"]], LEARNING_RATE, BETAS)
-            )
+            groups = [group for group in groups if group["params"]]
+            made.append(torch.optim.AdamW(groups, self.highest_rate, self.betas))
         self.optimizer = made if self.ranks > 1 else made[0]
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -221,19 +223,19 @@ class ZooRun:
             self.accumulate(step, rank)
         self.all_reduce()
         for rank, optimizer in enumerate(self.optimizers()):
-            self.clip(self.replicas[rank])
+            self.clip(self.models[rank])
             for group in optimizer.param_groups:
                 group["lr"] = self.learning_rate(step)
             optimizer.step()
         self.average_weights()
         self.steps_taken += 1
 
-    def accumulate(self, step: int, rank: int) -> None:
+    def accumulate(self, step: int, rank: int = 0) -> None:
         """Every token of the whole batch weighs the same, on whichever rank and in whichever part."""
         parts = self.micro_batches(step, rank)
         total = sum(count(part) for other in range(self.ranks) for part in self.micro_batches(step, other))
         for part in parts:
-            loss = self.loss(self.replicas[rank], part)
+            loss = self.loss(self.models[rank], part)
             (loss * count(part) * self.ranks / total).backward()
 
     def all_reduce(self) -> None:
@@ -244,7 +246,7 @@ class ZooRun:
 
     def copies(self) -> dict[str, list[nn.Parameter]]:
         """Return, for each parameter, its copy on each rank."""
-        named = [dict(model.named_parameters()) for model in self.replicas]
+        named = [dict(model.named_parameters()) for model in self.models]
         return {name: [one[name] for one in named] for name in named[0]}
 
     def reduce(self, name: str, copies: list[nn.Parameter]) -> None:
@@ -267,7 +269,7 @@ class ZooRun:
     def checkpoint(self) -> dict[str, Any]:
         return deepcopy(
             {
-                "models": [model.state_dict() for model in self.replicas],
+                "models": [model.state_dict() for model in self.models],
                 "optimizers": [optimizer.state_dict() for optimizer in self.optimizers()],
                 "ema": self.ema,
                 "steps_taken": self.steps_taken,
@@ -277,7 +279,7 @@ class ZooRun:
 
     def resume(self, state: dict[str, Any]) -> None:
         state = deepcopy(state)
-        for model, saved in zip(self.replicas, state["models"], strict=True):
+        for model, saved in zip(self.models, state["models"], strict=True):
             model.load_state_dict(saved)
         for optimizer, saved in zip(self.optimizers(), state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -289,7 +291,7 @@ class ZooRun:
     def rebuild(self, dtype: torch.dtype | None = None) -> "ZooRun":
         run = self.origin() if self.origin else ZooRun(**self.settings())
         if dtype is not None:
-            for model in run.replicas:
+            for model in run.models:
                 model.to(dtype)
             run.ema = {name: value.to(dtype) for name, value in run.ema.items()}
         return run

@@ -161,8 +161,8 @@ def test_an_update_a_thousand_times_the_usual_one_is_a_surge(monkeypatch):
     monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda *_: None)
     plain = run.accumulate
 
-    def accumulate(step):
-        plain(step)
+    def accumulate(step, rank):
+        plain(step, rank)
         if step == 20:
             run.model.head.weight.grad.mul_(1e3)
 

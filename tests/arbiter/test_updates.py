@@ -77,8 +77,8 @@ def test_a_tensor_without_gradient_is_passed_over_and_counts_nothing():
     with_groups(run, betas=(0.9, 0.95))
     accumulate = run.accumulate
 
-    def sometimes(step):
-        accumulate(step)
+    def sometimes(step, rank):
+        accumulate(step, rank)
         if step == 1:
             run.model.blocks[0].gate.weight.grad = None
 

@@ -1,15 +1,10 @@
 """The subject of benchmarks/faults for tests of single checks: the same run, with fewer members and beliefs.
 
-A test that is about resume, ranks, averages or a reference takes `faults.subject.ZooRun` itself.
+Its rows are cut alike in each step, and its learning rate is constant. A test that is about resume, ranks,
+averages or a reference takes `faults.subject.ZooRun` itself.
 """
 
-import sys
-from pathlib import Path
-
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 from faults import subject
 from faults.model import FFN as FFN
 from faults.model import HEADS as HEADS
@@ -39,12 +34,23 @@ class Hidden:
 
 
 class ZooRun(subject.ZooRun):
-    reference = checkpoint = resume = rebuild = eval_batches = evaluate = Hidden()
+    reference = checkpoint = resume = rebuild = eval_batches = evaluate = replicas = Hidden()
+    highest_rate, betas, weight_decay = LEARNING_RATE, (0.9, 0.999), 0.01
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        del self.ema, self.replicas
+        del self.ema
         torch.manual_seed(self.seed)  # what a test draws next is the same each time
+
+    def average_weights(self) -> None:
+        """There is no average."""
+
+    def part_of_rank(self, batch, rank):
+        """There is one rank, whatever a test declares."""
+        return batch
+
+    def learning_rate(self, step):
+        return LEARNING_RATE
 
     def belief(self) -> Declared:
         return Declared(
@@ -55,12 +61,6 @@ class ZooRun(subject.ZooRun):
             no_weight_decay=("*norm*",),
             accumulation=self.accumulation,
         )
-
-    def make_optimizer(self) -> None:
-        matrices = [p for p in self.model.parameters() if p.dim() == 2]
-        gains = [p for p in self.model.parameters() if p.dim() == 1]
-        groups = [{"params": matrices, "weight_decay": 0.01}, {"params": gains, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
 
     def batch(self, step):
         """Random rows; each begins with a document of another length, and a second one that is cut."""
@@ -73,24 +73,3 @@ class ZooRun(subject.ZooRun):
 
     def documents(self, step, rank):
         return self.batch(step)["documents"]
-
-    def micro_batches(self, step, rank):
-        parts = {name: value.chunk(self.accumulation) for name, value in self.batch(step).items()}
-        return [{name: value[i] for name, value in parts.items()} for i in range(self.accumulation)]
-
-    def learning_rate(self, step):
-        return LEARNING_RATE
-
-    def train_step(self, step):
-        self.optimizer.zero_grad()
-        self.accumulate(step)
-        self.clip(self.model)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.learning_rate(step)
-        self.optimizer.step()
-
-    def accumulate(self, step):
-        parts = self.micro_batches(step, 0)
-        counts = [(part["targets"] >= 0).sum() for part in parts]
-        for part, count in zip(parts, counts, strict=True):
-            (self.loss(self.model, part) * count / sum(counts)).backward()

@@ -17,7 +17,8 @@ from torch import nn
 from faults.processes import Failed, answered
 from faults.zoo import FAULTS, HEALTHY
 
-PROBE = "faults.tools.probe"
+# Imported once, not once a case; what is not installed is passed over.
+PRELOAD = ("faults.tools.probe", "guardtower", "torch_audit", "torchdiag", "torchtest2")
 LEVELS = ("", "warning", "error")
 MAKERS = {fault.name: fault.make for fault in FAULTS} | HEALTHY
 
@@ -106,7 +107,7 @@ def main() -> None:
     questions = [(case, tool) for case in names for tool in TOOLS]
     answers: dict[str, dict[str, str]] = {case: {} for case in names}
     for (case, tool), answer in answered(
-        ask, questions, jobs=int(jobs), limit_seconds=float(limit_seconds), preload=[PROBE]
+        ask, questions, jobs=int(jobs), limit_seconds=float(limit_seconds), preload=PRELOAD
     ):
         answers[case][tool] = f"crashed: {answer.reason}" if isinstance(answer, Failed) else answer
         if len(answers[case]) == len(TOOLS):
