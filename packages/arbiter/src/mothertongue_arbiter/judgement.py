@@ -19,6 +19,7 @@ from mothertongue_arbiter.difference import (
 )
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
+from mothertongue_arbiter.unscaled import Unscaled
 
 LARGEST_NOISE = 1e-9  # relative; a loss that repeats no better cannot tell a small derivative from none
 LARGEST_LOSS_ERROR = 1e-6  # relative; a frame may state its loss in float32
@@ -35,7 +36,10 @@ class Judge:
     def __init__(
         self, witness: Witness, declared: Declared, *, step: int, random_directions: int = 2
     ) -> None:
-        self.witness = witness
+        factors = {
+            name: factor for name in witness.names() if (factor := declared.scale_of(name)) not in (0, 1)
+        }
+        self.witness: Witness = Unscaled(witness=witness, factors=factors) if factors else witness
         self.declared = declared
         self.step = step
         self.random_directions = random_directions
@@ -206,7 +210,8 @@ class Judge:
         ]
 
     def _excused(self, name: str) -> bool:
-        return self.declared.is_frozen(name) or self.declared.expects_disagreement(name)
+        declared = self.declared
+        return declared.is_frozen(name) or declared.expects_disagreement(name) or declared.scale_of(name) == 0
 
     def _unless_silent(self, failed: bool, *, asked: bool) -> Verdict:
         if failed:

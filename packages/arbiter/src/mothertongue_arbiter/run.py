@@ -104,6 +104,11 @@ class Declared:
         """Return whether the gradient of `name` may differ from the derivative of the loss."""
         return matches(name, self.stop_gradients) or matches(name, self.straight_through)
 
+    def scale_of(self, name: str) -> float:
+        """Return the factor that is put on the gradient of `name`, 1 if none is declared."""
+        scales = [factor for pattern, factor in self.gradient_scale.items() if matches(name, (pattern,))]
+        return scales[0] if scales else 1.0
+
     def may_be_unused(self, name: str) -> bool:
         return matches(name, self.conditional)
 
