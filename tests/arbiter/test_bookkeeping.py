@@ -52,7 +52,9 @@ def test_one_block_listed_twice_needs_a_declared_tie(subject):
     assert ties(subject(run)).verdict == Verdict.PASS
 
 
-@pytest.mark.parametrize(("left_out", "verdict"), [(None, Verdict.PASS), ("blocks.0.up.weight", Verdict.FAIL)])
+@pytest.mark.parametrize(
+    ("left_out", "verdict"), [(None, Verdict.PASS), ("blocks.0.up.weight", Verdict.FAIL)]
+)
 def test_declared_masters_stand_for_their_weights(subject, left_out, verdict):
     run = declaring(Optimizer(groups=(), master_dtype="float32"))
     weights = dict(run.model.named_parameters())
