@@ -14,7 +14,7 @@ under `not_run` with its reason:
     train_step(step)             the whole step, of all ranks, as the program does it: what moves, and how
     checkpoint(), resume(state)  everything that a step changes, and its restoration: exact resume
     eval_batches(i)              batch i of the held-out part: overlap with the training text
-    evaluate()                   the mean loss of all held-out batches, as the program reports it: dropout, size
+    evaluate()                   the mean loss of the held-out batches as the program reports it: mode and size
     ema                          the averaged weights, a module or a mapping of name to tensor
     rebuild(dtype)               a fresh run like this one before its first step: float64, resume, determinism
     declared                     what the author believes, a `Declared` or a mapping of its fields
