@@ -193,7 +193,7 @@ def test_the_options_and_notes_of_a_run_reach_its_certificate(invoke, tmp_path):
 
 HANGS = """
 import sys, time
-sys.path.insert(0, {zoo!r})
+sys.path[:0] = {zoo!r}
 from zoo import ZooRun
 
 
@@ -214,7 +214,9 @@ def make():
 
 def test_a_loss_that_hangs_is_inconclusive_and_what_was_answered_is_written(tmp_path):
     path, out = tmp_path / "mine.py", tmp_path / "certificate.json"
-    path.write_text(HANGS.format(zoo=str(TRAINER.parent)), encoding="utf-8")
+    path.write_text(
+        HANGS.format(zoo=[str(TRAINER.parent), str(TRAINER.parents[2] / "benchmarks")]), encoding="utf-8"
+    )
     command = [sys.executable, "-c", "from mothertongue_arbiter.cli import audit; audit()"]
     command += ["--run", f"{path}:make", "--time-limit", "8", "--out", str(out), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -125,3 +125,25 @@ def test_a_temperature_in_the_loss_only_fails(exact):
     assert check.evidence == "the loss divides the logits of `forward` by 2"
     run.forward = lambda model, batch: forward(model, batch) / 2
     assert labels.weights(exact(run)).verdict == Verdict.PASS
+
+
+def test_labels_that_run_on_into_the_next_row_fail(exact):
+    run = ZooRun()
+    run.declared = replace(run.declared, isolated_documents=False, must_learn=(), supervised="all")
+    ids, documents = run.batch(0)["input_ids"], torch.zeros(4, 14, dtype=torch.int64)
+
+    class Plain:
+        model, declared = run.model, run.declared
+
+        def batch(self, step):
+            return ids
+
+        def loss(self, model, batch):
+            logits = run.forward(model, {"input_ids": batch, "documents": documents})
+            targets = batch.flatten().roll(-1)
+            targets[-1] = -100
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
+
+    check = labels.labels(exact(Plain()))
+    assert check.verdict == Verdict.FAIL
+    assert "positions are learned that have no label" in check.evidence

@@ -21,6 +21,9 @@ NORMAL = (aten.randn.default, aten.randn_like.default, aten.randn.generator)
 class Expectation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Draws no Bernoulli, uniform or normal number inside, whatever module or function asks for it."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is aten.native_dropout.default:
@@ -34,7 +37,8 @@ class Expectation(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func in BERNOULLI_OF_TENSOR:
             return args[0].clone()
         if func is aten.uniform_.default:
-            low, high = (*args[1:], *(0.0, 1.0)[len(args) - 1 :])
+            low = args[1] if len(args) > 1 else 0.0
+            high = args[2] if len(args) > 2 else 1.0
             return args[0].fill_((low + high) / 2)
         if func is aten.normal_.default:
             return args[0].fill_(args[1] if len(args) > 1 else 0.0)

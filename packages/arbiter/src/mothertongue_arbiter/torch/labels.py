@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
+from mothertongue_arbiter.torch.batches import mapped
 from mothertongue_arbiter.torch.padding import real_positions
 from mothertongue_arbiter.torch.subject import ExactSubject, Unavailable
 from mothertongue_arbiter.torch.xray import Xray
@@ -140,11 +141,31 @@ def _expected(subject: ExactSubject) -> tuple[Tensor, Tensor]:
     following[:, :-1] = ids[:, 1:]
     real = real_positions(subject)
     must = (following >= 0) & _same_document(subject, ids) & real & real.roll(-1, 1)
+    if _runs_on(subject):
+        following[:, -1] = -1
     if subject.declared.supervised == "some":
         must = torch.zeros_like(must)
     if ids.shape[0] != shape[0] or ids.shape[1] < shape[1]:
         raise Unavailable(f"token ids {tuple(ids.shape)} do not match the logits {tuple(shape)}")
     return following[:, : shape[1]], must[:, : shape[1]]
+
+
+def _runs_on(subject: ExactSubject) -> bool:
+    """Return whether the last position of each row learns the first token of the next row.
+
+    A batch that holds nothing but ids knows no token after a row, so the labels were cut from one long list.
+    """
+    xray, ids, numbers = subject.xray, subject.ids, 0
+
+    def counted(tensor: Tensor) -> Tensor:
+        nonlocal numbers
+        numbers += tensor.shape == ids.shape and not tensor.is_floating_point()
+        return tensor
+
+    mapped(subject.batch, counted)
+    last, first = xray.labels[:-1, -1], ids[1:, 0]
+    alone = numbers == 1 and len(ids) > 1 and xray.labels.shape == ids.shape
+    return alone and bool(xray.supervised[:-1, -1].all()) and bool((last == first).all())
 
 
 def _same_document(subject: ExactSubject, ids: Tensor) -> Tensor:

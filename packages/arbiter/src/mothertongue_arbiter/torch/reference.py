@@ -57,11 +57,10 @@ def reference(subject: ExactSubject) -> Reference:
     """
     run, declared = subject.run, subject.declared
     real = real_positions(subject)
-    if getattr(run, "reference", None) is not None:
+    own = getattr(run, "reference", None)
+    if own is not None:
         fix_random_numbers(subject.options.seed)
-        return Reference(
-            source="`reference`", logits=logits_of(run.reference(run.model, subject.batch)), known=real
-        )
+        return Reference(source="`reference`", logits=logits_of(own(run.model, subject.batch)), known=real)
     if declared.architecture is None:
         raise Unavailable("the run has no `reference` and declares no `architecture`")
     try:

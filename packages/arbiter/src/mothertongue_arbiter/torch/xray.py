@@ -93,6 +93,8 @@ def xray(logits: Tensor) -> Xray:
         residual=float((gradient - expected).norm()) / size if size else 0.0,
         vocabulary=logits.shape[-1],
     )
+    if not math.isfinite(size) or not size:
+        return found
     if found.residual < LEAST_RESIDUAL:
         spread = float(probabilities.amax() - probabilities.amin())
         return found if spread > LEAST_RESIDUAL else replace(found, smoothing=None)
