@@ -148,3 +148,20 @@ def test_without_a_declared_decay_nothing_is_judged(check):
     run.declared = replace(run.declared, ema_decay=None)
     with pytest.raises(Unavailable, match="ema_decay"):
         check(run)
+
+
+def test_tensors_that_are_left_out_of_the_average_are_told_from_one_that_stands_still(check):
+    run = Averaged()
+    average = run.average
+
+    def only_matrices(before):
+        held = {name: one.clone() for name, one in run.ema.items()}
+        average(before)
+        for name, one in held.items():
+            if one.dim() == 1:
+                run.ema[name].copy_(one)
+
+    run.average = only_matrices
+    found = check(run)
+    assert found.verdict == Verdict.FAIL
+    assert found.cause.startswith("these are left out of the average")

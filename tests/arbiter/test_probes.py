@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 from zoo import ZooRun, causal_mask
 
@@ -46,3 +48,31 @@ def test_probes_leave_the_modes_of_the_modules(exact):
     run.model.blocks[0].eval()
     probes.independent_rows(exact(run))
     assert [block.training for block in run.model.blocks] == [False, True]
+
+
+def test_rows_that_are_mixed_are_not_called_a_causal_mask(exact):
+    run = ZooRun()
+    forward = run.forward
+    run.forward = lambda model, batch: forward(model, batch) + 1e-3 * forward(model, batch).mean((0, 1))
+    mixed = exact(run)
+    assert "mixes positions" in probes.causality(mixed).cause  # the mean is over positions, too
+
+    def over_rows(model, batch):
+        logits = forward(model, batch)
+        others = logits.sum(0, keepdim=True) - logits
+        return logits + 1e-3 * others.mean(1, keepdim=True)
+
+    run.forward = over_rows
+    check = probes.causality(exact(run))
+    assert check.verdict == Verdict.FAIL
+    assert check.cause.startswith("an operation that mixes the rows of a batch")
+
+
+def test_a_cut_inside_the_padding_proves_nothing_and_the_others_count(exact):
+    run = ZooRun()
+    batch = run.batch(0)
+    ids = batch["input_ids"].clone()
+    ids[:, 9:] = 0
+    run.batch = lambda step: batch | {"input_ids": ids}
+    run.declared = replace(run.declared, pad_token=0)
+    assert probes.causality(exact(run)).verdict == Verdict.PASS

@@ -55,6 +55,7 @@ def _suppositions(history: History) -> Iterator[Supposition]:
     yield from _of_numbers(history)
     yield from _of_rate(history)
     yield from _of_kind(history)
+    yield from _of_rounding(history)
 
 
 def _of_memory(history: History) -> Iterator[Supposition]:
@@ -68,16 +69,20 @@ def _of_memory(history: History) -> Iterator[Supposition]:
         "moments start afresh in each step, or the step counter is reset",
         replace(history, forgetful=True),
     )
-    later = list(replay(history))[1:]  # rounded moments show in each step but the first
-    shows = all(one.ratio > 1 for one in later if one.resolved)
-    if shows and history.group.algorithm != "muon":  # whose own rounding is larger
-        rough = max(history.gradient_error, BFLOAT16_NOISE)  # an implementation may round twice
-        yield "the moments are kept in bfloat16", replace(history, stored=bfloat16, gradient_error=rough)
     late = [None, *(event.gradient for event in history.events[:-1])]
     events = tuple(
         replace(event, gradient=gradient) for event, gradient in zip(history.events, late, strict=True)
     )
     yield "the update uses the gradient of the step before", replace(history, events=events)
+
+
+def _of_rounding(history: History) -> Iterator[Supposition]:
+    """Rounded moments explain any small error, so they are supposed last."""
+    later = list(replay(history))[1:]  # rounded moments show in each step but the first
+    shows = all(one.ratio > 1 for one in later if one.resolved)
+    if shows and history.group.algorithm != "muon":  # whose own rounding is larger
+        rough = max(history.gradient_error, BFLOAT16_NOISE)  # an implementation may round twice
+        yield "the moments are kept in bfloat16", replace(history, stored=bfloat16, gradient_error=rough)
 
 
 def _of_decay(history: History) -> Iterator[Supposition]:

@@ -17,6 +17,7 @@ from mothertongue_arbiter.torch.watching import average_of
 from mothertongue_arbiter.update_history import FLOAT32_EPSILON, LOW_PRECISION, RESOLVED, ROUNDINGS
 
 NAME = "moving average"
+NEVER = "the average is never updated"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,8 @@ def averaged_weights(subject: Subject, steps: Steps) -> Check:
     resolved = [one for one in seen if one.is_resolved(_rule(one, decay))]
     if bad:
         cause = _cause([one for one in seen if one.name in bad], decay)
+        if cause == NEVER and len(bad) < len(averages):
+            cause = "these are left out of the average, by their names, their dimensions or their kind"
         return _failed(
             f"{len(bad)} of {len(averages)} tensors are not {decay:g} * average + {1 - decay:.4g} * "
             f"weights after each step: {named(bad)}",
@@ -128,7 +131,7 @@ def _is_lost(one: Averaging, decay: float) -> bool:
 def _cause(seen: list[Averaging], decay: float) -> str:
     """Return the first known mistake that explains what was seen."""
     if all(torch.equal(one.new, one.old) for one in seen):
-        return "the average is never updated"
+        return NEVER
     fitted = _fitted_decay(seen)
     known: list[tuple[str, Callable[[Averaging], Tensor]]] = [
         ("the average takes the weights of before the step", partial(_stale_rule, decay=decay)),

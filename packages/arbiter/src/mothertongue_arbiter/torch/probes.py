@@ -33,12 +33,21 @@ def causality(subject: ExactSubject) -> Check:
             return _failed(
                 "causality",
                 f"position {first} changes by {leak:.1e} when only tokens from {cut} on change",
-                "the causal mask is missing or off by one, or something mixes positions",
+                _cause_of_leak(subject, changed, int(difference[:, :cut].amax(1).argmax()), cut),
             )
         moved |= float(difference[:, cut:].max()) > 0  # not where all that changes is padding
     if not moved:
         return _silent("causality")
     return _passed("causality", "earlier logits do not move when later tokens change")
+
+
+def _cause_of_leak(subject: ExactSubject, changed: Tensor, row: int, cut: int) -> str:
+    """Say whether the later tokens of the same row do it, or those of other rows."""
+    alone = subject.ids.clone()
+    alone[row] = changed[row]
+    if float(_difference(subject, subject.standing, alone)[row, :cut].max()) <= LARGEST_CHANGE:
+        return "an operation that mixes the rows of a batch: within its row nothing looks ahead"
+    return "the causal mask is missing or off by one, or something mixes positions"
 
 
 def independent_rows(subject: ExactSubject) -> Check:
