@@ -121,3 +121,36 @@ def test_a_row_that_begins_with_padding_is_asked_where_its_text_is(exact):
     assert first is None or torch.equal(row["input_ids"], ids[:1, 7:8].repeat(1, row["input_ids"].shape[1]))
     assert row["input_ids"].shape[1] >= 3
     assert 0 not in row["input_ids"]
+
+
+class LookedUpRun(ZooRun):
+    """Rotary angles of positions that are looked up in a table, by indices that `position` may change."""
+
+    def __init__(self, position):
+        super().__init__()
+        self.declared = replace(self.declared, positions="relative")
+        table = torch.arange(64.0, dtype=torch.float64)[:, None] * 100.0 ** (-torch.arange(4) / 4)
+
+        def rope(x, angle):
+            return rotate(x, torch.nn.functional.embedding(position(torch.arange(x.shape[-2])), table).to(x))
+
+        self.model.operations.rope = rope
+
+
+@pytest.mark.parametrize(
+    ("position", "verdict"),
+    [
+        (lambda p: p, "PASS"),
+        (lambda p: p.clamp(max=5), "FAIL"),
+        (lambda p: p.where(p < 9, p - 1), "FAIL"),
+        (lambda p: p % 6, "PASS"),  # documents of six tokens
+        (lambda p: p // 2, "PASS"),  # segments, not positions: they do not count 0, 1, 2
+    ],
+)
+def test_positions_that_stay_where_they_should_count_are_seen(exact, position, verdict):
+    run = LookedUpRun(position)
+    run.documents = lambda step, rank: torch.zeros(4, 14, dtype=torch.int64)
+    check = answer(exact, run, positions_used)
+    assert check.verdict == verdict, check
+    if verdict == "FAIL":
+        assert "looked up again" in check.evidence

@@ -23,6 +23,7 @@ TABLE = re.compile(
 )  # names of tables with a row a position
 NUDGE = 1e-5  # of an embedding, in units of the largest; the error of a central difference is its square
 ALIKE = 1e-6  # of what earlier positions contribute
+COUNTED = 3  # positions 0, 1, 2 at the beginning of a row, by which a look-up of positions is known
 LONGEST_ROW = 4  # of the constant row; each token costs two forward passes of it
 
 
@@ -58,11 +59,15 @@ def positions_used(subject: ExactSubject) -> Check:
         raise Unavailable("`declared.positions` does not say that there are any")
     if not subject.declared.causal:
         raise Unavailable("declared as not causal")
-    row = _constant_row(subject)
+    name = "positions used"
     with evaluation(subject.run.model):
+        again = _looked_up_again(subject)
+        if again is not None:
+            evidence = f"from position {again} on, a position is looked up again that was already used"
+            return _answer(name, Verdict.FAIL, evidence, "positions that are clamped, or a table too short")
+        row = _constant_row(subject)
         logits = subject.logits(row)[0]
         spread = float((logits - logits[:1]).abs().max() / logits.abs().max().clamp(min=1e-30))
-        name = "positions used"
         if spread > SAME:
             return _answer(name, Verdict.PASS, "equal tokens have other logits at other positions")
         if subject.declared.positions == "absolute":
@@ -82,6 +87,27 @@ def positions_used(subject: ExactSubject) -> Check:
         evidence = "in a row of equal tokens every earlier one counts the same, wherever it stands"
         return _answer(name, Verdict.FAIL, evidence, "rotary positions that are not applied, or all alike")
     return _answer(name, Verdict.PASS, f"equal tokens count by their distance ({relative:.1e})")
+
+
+def _looked_up_again(subject: ExactSubject) -> int | None:
+    """Return the first position of a row whose index into a table is that of the position before.
+
+    Only indices that count 0, 1, 2 at first are positions; those of a new document begin at 0 again.
+    """
+    real, documents = real_positions(subject), subject.documents
+    together = real[:, 1:] & real[:, :-1]
+    if documents is not None:
+        together &= documents[:, 1:] == documents[:, :-1]
+    with _LookUps(subject.ids.shape) as seen:
+        subject.logits(subject.batch)
+    for indices in seen.found:
+        if torch.equal(indices, subject.ids.to(indices)):  # a row of tokens may count as well
+            continue
+        counts = bool((indices[:, :COUNTED] == torch.arange(COUNTED, device=indices.device)).all())
+        stays = (indices[:, 1:] == indices[:, :-1]) & (indices[:, 1:] > 0) & together
+        if counts and bool(stays.any()):
+            return int(stays.any(0).nonzero()[0]) + 1
+    return None
 
 
 def _differs(
@@ -167,6 +193,35 @@ def _moved_by_nudges(subject: ExactSubject, row: Any) -> Tensor:
                 raise Unavailable("no embedding of the tokens was seen")
         columns.append((ends[0] - ends[1]) / (2 * NUDGE))
     return torch.stack(columns, dim=1)
+
+
+class _LookUps(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps the indices, one a position, with which rows of any table are looked up; not the token ids."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shape = shape
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        indices = _indices(func, args)
+        if indices is not None and not indices.is_floating_point() and indices.dtype != torch.bool:
+            length = self.shape[-1]
+            if tuple(indices.shape) in ((length,), (1, length), tuple(self.shape)) and length > COUNTED:
+                self.found.append(indices.detach().reshape(-1, length).expand(self.shape).clone())
+        return output
+
+
+def _indices(func: Any, args: Any) -> Tensor | None:
+    """Return the indices of a look-up of whole rows of a table; None for any other operation."""
+    if func is torch.ops.aten.embedding.default:
+        return args[1]  # type: ignore[no-any-return]
+    if func is torch.ops.aten.index.Tensor and len(args[1]) == 1:
+        return args[1][0]  # type: ignore[no-any-return]
+    if func is torch.ops.aten.index_select.default and args[1] == 0:
+        return args[2]  # type: ignore[no-any-return]
+    return None
 
 
 class _NudgedEmbedding(TorchDispatchMode):  # type: ignore[no-untyped-call]
