@@ -58,7 +58,7 @@ def test_weights_add_up_to_the_declared_normalisation(exact, rule, factor, expec
     assert labels.weights(exact(run)).verdict == expected
 
 
-def test_weights_of_a_loss_that_is_no_cross_entropy_are_not_judged(exact):
+def test_a_loss_that_is_no_cross_entropy_has_to_be_declared_so(exact):
     run = ZooRun()
 
     def with_z_loss(model, batch):
@@ -66,7 +66,25 @@ def test_weights_of_a_loss_that_is_no_cross_entropy_are_not_judged(exact):
         return sum_of_cross_entropy(logits, batch["targets"]) + logits.logsumexp(-1).square().mean()
 
     run.loss = with_z_loss
-    with pytest.raises(Unavailable, match="no plain cross-entropy"):
+    assert labels.weights(exact(run)).verdict == Verdict.FAIL
+    run.declared = replace(run.declared, normalisation="other")
+    with pytest.raises(Unavailable, match="does not say how positions are weighed"):
+        labels.weights(exact(run))
+
+
+def test_probabilities_taken_for_logits_contradict_a_declared_cross_entropy(exact):
+    run = ZooRun()
+
+    def loss(model, batch):
+        probabilities = run.forward(model, batch).softmax(-1).flatten(0, 1)
+        return torch.nn.functional.cross_entropy(probabilities, batch["targets"].flatten())
+
+    run.loss = loss
+    check = labels.weights(exact(run))
+    assert check.verdict == Verdict.FAIL
+    assert "softmax before the cross-entropy" in check.cause
+    run.declared = None  # nothing was promised
+    with pytest.raises(Unavailable):
         labels.weights(exact(run))
 
 

@@ -55,10 +55,10 @@ def weights(subject: ExactSubject) -> Check:
     rule = subject.declared.normalisation
     if getattr(subject.run, "declared", None) is None or rule == "other":
         raise Unavailable("`declared.normalisation` does not say how positions are weighed")
+    altered = _another_loss(subject, subject.xray)
+    if altered:
+        return altered
     xray = _plain(subject)
-    softened = _softened(subject, xray)
-    if softened:
-        return softened
     smoothing, declared = xray.smoothing, subject.declared.label_smoothing
     if smoothing is None and declared:
         raise Unavailable("with logits that are all equal, smoothed labels cannot be told from lighter ones")
@@ -83,15 +83,22 @@ def weights(subject: ExactSubject) -> Check:
     )
 
 
-def _softened(subject: ExactSubject, xray: Xray) -> Check | None:
-    """A temperature that `forward` does not know: what is trained is another model than what is used."""
-    if abs(xray.temperature - 1) < LARGEST_WEIGHT_ERROR or getattr(subject.run, "forward", None) is None:
+def _another_loss(subject: ExactSubject, xray: Xray) -> Check | None:
+    """A loss that is no cross-entropy of the logits of `forward`: what is trained is not what is used."""
+    is_tempered = abs(xray.temperature - 1) >= LARGEST_WEIGHT_ERROR
+    is_plain = xray.residual <= LARGEST_RESIDUAL
+    if (is_plain and not is_tempered) or getattr(subject.run, "forward", None) is None:
         return None
     of_loss, used = subject.logits_of_loss.detach(), subject.logits(subject.batch)
     if of_loss.shape != used.shape or not torch.allclose(of_loss, used, rtol=1e-6, atol=1e-9):
-        return None  # `forward` divides as well
-    evidence = f"the loss divides the logits of `forward` by {xray.temperature:.4g}"
-    return _failed("loss weights", evidence, "a temperature, a scale or a cap in the loss only")
+        return None  # `forward` does the same, or the logits are those of another forward
+    if is_plain:
+        evidence = f"the loss divides the logits of `forward` by {xray.temperature:.4g}"
+        return _failed("loss weights", evidence, "a temperature, a scale or a cap in the loss only")
+    rule = subject.declared.normalisation
+    evidence = f"{rule!r} declares a cross-entropy; the gradient at the logits of `forward` is another one"
+    cause = "softmax before the cross-entropy, a clamped or focal loss, or a z-loss: normalisation 'other'"
+    return _failed("loss weights", f"{evidence}, {xray.residual:.1e} apart", cause)
 
 
 def initial_loss(subject: ExactSubject) -> Check:
