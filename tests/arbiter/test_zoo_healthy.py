@@ -7,19 +7,15 @@ from mothertongue_arbiter import Verdict, audit
 
 # Of each kind of oddity one; `make bench-arbiter` asks all of them.
 PART = (
-    "plain",
-    "zero_initialised_projections",
+    "zero_initialised_and_accumulated",
     "low_rank_adapter_that_starts_at_zero",
     "bfloat16_autocast",
     "gradient_checkpointing_with_dropout",
-    "first_steps_at_learning_rate_zero",
     "mixture_with_experts_that_nobody_visits",
     "muon_for_the_matrices",
-    "padded_on_the_left",
-    "chat_labels_accumulated",
-    "two_ranks",
+    "learned_positions_padded_on_the_left",
+    "two_ranks_that_accumulate",
     "documents_as_lists",
-    "stopped_gradient_as_declared",
     "only_what_is_required",
 )
 
