@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from mothertongue_arbiter.declared_optimizer import Group
-from mothertongue_arbiter.update_history import Event, History, judge, replay, with_rates
+from mothertongue_arbiter.update_history import Event, History, forgetting, judge, replay, with_rates
 from mothertongue_arbiter.update_rules import Moments
 
 EPSILON = 2.0**-23
@@ -130,3 +130,32 @@ def test_other_rates_are_another_history():
     assert judge(found).good
     assert not judge(history(rate=0.25)).good
     assert [one.event.rate for one in replay(found)] == [0.25] * 3
+
+
+def with_masters(*, size, reads_again=False, carried=False):
+    """SGD on float32 masters whose bfloat16 copies are all that is seen."""
+    rng = np.random.default_rng(0)
+    master = torch.tensor(rng.normal(size=(64, 16)))
+    weight, events = master.bfloat16(), []
+    master = master if carried else weight.double()
+    for step in range(3):
+        gradient = torch.tensor(size * rng.normal(size=(64, 16)))
+        before = weight.double().numpy()
+        master = (weight.double() if reads_again else master) - 0.5 * gradient
+        weight = master.bfloat16()
+        after = weight.double().numpy()
+        events.append(Event(step=step, rate=0.5, before=before, after=after, gradient=gradient.numpy()))
+    return History(
+        name="w", group=SGD, events=tuple(events), start=Moments(), epsilon=2.0**-7, hidden_master=True
+    )
+
+
+@pytest.mark.parametrize("size", [1e-4, 1e-3, 1e-2, 0.3])
+def test_masters_that_are_read_again_from_their_rounded_copies_are_told_from_kept_ones(size):
+    forgotten, others = forgetting(with_masters(size=size, reads_again=True))
+    assert others == 0
+    assert forgotten >= 32 or size < 1e-3  # so small that hardly a copy moves
+    forgotten, others = forgetting(with_masters(size=size))
+    assert forgotten == 0
+    forgotten, others = forgetting(with_masters(size=size, carried=True))
+    assert others > 0.3 * forgotten

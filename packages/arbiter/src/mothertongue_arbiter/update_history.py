@@ -183,6 +183,27 @@ def judge(history: History) -> Judgement:
     )
 
 
+def forgetting(history: History) -> tuple[int, int]:
+    """Return how many elements show that a hidden master is read again from its copy, and how many do not.
+
+    Kept, a master carries on what rounding left out. An element shows that it does not where only the
+    rounded weight before the step explains the one after it; that the weight does not explain shows the
+    opposite. A master whose beginning is not known speaks in both ways, as often.
+    """
+    kept, read_again = (_rounded_weights(replace(history, hidden_master=hidden)) for hidden in (True, False))
+    found = [event.after for event in history.events]
+    pairs = list(zip(found, kept, read_again, strict=True))
+    forgotten = sum(int(((after == again) & (after != keep)).sum()) for after, keep, again in pairs)
+    return forgotten, sum(int((after != again).sum()) for after, _, again in pairs)
+
+
+def _rounded_weights(history: History) -> list[Array]:
+    """Return the weight that the rule leaves after each event, in the numbers in which it is kept."""
+    weights = [one.event.after - one.actual + one.expected for one in replay(history)]
+    spacings = [history.epsilon * np.exp2(np.frexp(weight)[1] - 1.0) for weight in weights]
+    return [np.rint(one / spacing) * spacing for one, spacing in zip(weights, spacings, strict=True)]
+
+
 def with_group(history: History, group: Group) -> History:
     """Suppose that `group` is what was applied."""
     return replace(history, group=group)

@@ -14,12 +14,14 @@ from mothertongue_arbiter.torch.steps import Steps
 from mothertongue_arbiter.torch.subject import Subject, Unavailable
 from mothertongue_arbiter.torch.tracks import Track, claimed_tracks, declared_tracks
 from mothertongue_arbiter.update_causes import explain
-from mothertongue_arbiter.update_history import Judgement, judge
+from mothertongue_arbiter.update_history import Judgement, forgetting, judge
 
 NAME = "update parity"
 EXPLAINED = 4  # tensors whose mistake is looked for; the smallest, since a mistake shows alike in all
 LEAST_WARMUP_STEPS = 2  # a shorter warm-up may have the same rate in each step
 OUTSIDE = "the weights also change outside of optimizer.step()"
+LEAST_FORGOTTEN = 32  # elements which show that masters are lost, and at most so many of them that do not:
+LARGEST_DOUBT = 0.05
 COPY = "the optimizer updates a copy that is not written back to the model"
 
 
@@ -104,6 +106,9 @@ def _judged(subject: Subject, steps: Steps, tracks: list[Track]) -> Check:
     bad = [one for one in judged if not one.judgement.good]
     if bad:
         return _disagreement(subject, steps, bad, judged)
+    forgotten = _forgotten_masters(judged)
+    if forgotten:
+        return forgotten
     asked = [one for one in judged if one.judgement.asked]
     resolved = [one for one in asked if one.judgement.resolved]
     if not asked:
@@ -120,6 +125,19 @@ def _judged(subject: Subject, steps: Steps, tracks: list[Track]) -> Check:
     if len(known) < len(tracks):
         evidence += f"; {len(tracks) - len(known)} whose moments cannot be read"
     return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
+
+
+def _forgotten_masters(judged: list[Judged]) -> Check | None:
+    """Masters that nobody shows are kept between steps: the weights follow no rounded copy of themselves."""
+    hidden = [one for one in judged if one.track.hidden_master and one.track.group.algorithm != "muon"]
+    shown = {one.name: [forgetting(piece) for piece in one.track.pieces()] for one in hidden}
+    forgotten = sum(count for counts in shown.values() for count, _ in counts)
+    others = sum(count for counts in shown.values() for _, count in counts)
+    if forgotten < LEAST_FORGOTTEN or others > LARGEST_DOUBT * forgotten:
+        return None
+    names = [name for name, counts in shown.items() if any(count for count, _ in counts)]
+    evidence = f"{forgotten} elements start each step from the rounded weights, not from their masters"
+    return _failed(f"{evidence}: {named(names)}", "masters that are read again from the weights", names)
 
 
 def _worst(track: Track) -> Judgement:
