@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 import click
@@ -39,7 +40,13 @@ Rows = dict[str, dict[str, Any]]
 
 @click.command()
 @click.option("--only", multiple=True, help="Only cases whose name matches this pattern; may be repeated.")
-@click.option("--jobs", default=len(os.sched_getaffinity(0)), show_default=True, help="Processes.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=len(os.sched_getaffinity(0)),
+    show_default=True,
+    help="Processes.",
+)
 @click.option("--tools/--no-tools", default=True, show_default=True, help="Also ask the other checkers.")
 @click.option("--result", type=click.Path(path_type=Path, dir_okay=False), default=RESULT, show_default=True)
 def main(only: tuple[str, ...], jobs: int, tools: bool, result: Path) -> None:
@@ -56,9 +63,12 @@ def main(only: tuple[str, ...], jobs: int, tools: bool, result: Path) -> None:
         if tools:
             known = [name for name in names if name not in ARCHITECTURES]  # they know no transformers
             task = progress.add_task("other tools", total=len(known))
-            for name, answers in verdicts(prepared(), known, jobs=jobs):
-                rows[name]["tools"] = answers
-                progress.advance(task)
+            try:
+                for name, answers in verdicts(prepared(), known, jobs=jobs):
+                    rows[name]["tools"] = answers
+                    progress.advance(task)
+            except (OSError, RuntimeError, CalledProcessError) as error:
+                click.echo(f"The other tools were not all asked: {error}", err=True)
     keep(rows, result)
     faults, healthy = parted(rows)
     for table in tables(faults, healthy):
@@ -122,7 +132,10 @@ def keep(rows: Rows, path: Path) -> None:
     for title, group in (("faults", faults), ("healthy", healthy)):
         lines = [f"  {json.dumps(name)}: {json.dumps(group[name], sort_keys=True)}" for name in sorted(group)]
         parts.append(f' "{title}": {{\n' + ",\n".join(lines) + "\n }")
-    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".partial")
+    fresh.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    fresh.replace(path)  # whoever stops this has the rows so far
     if path == RESULT and set(rows) == set(cases()):
         SCORE.write_text(json.dumps(figures | {"battery": __version__}, indent=1) + "\n", encoding="utf-8")
 

@@ -84,13 +84,7 @@ def d24_held_out_windows_of_the_training_stream(run):
     run.eval_batches = lambda index: run.collate(*windows(10 + index))
 
 
-@fault(
-    "second author: b1_nano posclamp",
-    "reference forward",
-    sound=sound(learned_positions=True),
-    needs_reference=True,
-)
+@fault("second author: b1_nano posclamp", "positions used", sound=sound(learned_positions=True))
 def f23_later_positions_share_one_embedding(run):
-    """The first four differ, so that "positions used" is content."""
     positions = run.model.operations.positions
     run.model.operations.positions = lambda documents: positions(documents).clamp(max=3)

@@ -14,13 +14,27 @@ under `not_run` with its reason:
     train_step(step)             the whole step, of all ranks, as the program does it: what moves, and how
     checkpoint(), resume(state)  everything that a step changes, and its restoration: exact resume
     eval_batches(i)              batch i of the held-out part: overlap with the training text
-    evaluate()                   the mean loss of the held-out batches as the program reports it: mode and size
+    evaluate()                   the mean loss of held-out batches, as the program reports it: mode and size
     ema                          the averaged weights, a module or a mapping of name to tensor
     rebuild(dtype)               a fresh run like this one before its first step: float64, resume, determinism
     declared                     what the author believes, a `Declared` or a mapping of its fields
     options                      how much is asked, an `audit.Options`; the command and `audit` ask so much
     scope                        what else the certificate depends on, name -> text: recipe, tokenizer, data
     notes                        sentences that the certificate repeats, as of rows that are not the real ones
+
+More exactly:
+
+    batch, with several ranks    the rows of all ranks, or of rank 0 alone: `micro_batches` tells which
+    targets                      what position t learns: for plain text the token at t + 1
+    documents                    as lists: in the order of the rows, without padding, and one may run on into
+                                 the next row; as numbers: any number where there is padding
+    evaluate()                   takes nothing; a number, or a mapping with its "loss": nats, bits or perplexity
+    rebuild(dtype)               casts the parameters and buffers of the model, nothing else; None: no cast. The
+                                 cast model must give a loss, it takes no step. A bare module will do for that
+    declared                     without one, no belief is asked: "not run". `Declared()` promises its defaults:
+                                 next tokens, all learned, plain mean cross-entropy, causal, independent rows
+    declared.pad_token           may be the end-of-text as well: only at the ends of a row it is padding, and
+                                 the first one after a text may be learned
 
 A batch is a tensor, a tuple or a dict. Its token ids are the integer tensor named `input_ids` or `tokens`,
 else the first integer tensor with two dimensions.
