@@ -27,6 +27,7 @@ from mothertongue_arbiter import __version__
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "arbiter-faults.json"
 SCORE = ROOT / "packages" / "arbiter" / "src" / "mothertongue_arbiter" / "mutation_score.json"
+CORES = len(os.sched_getaffinity(0))
 LIMIT_SECONDS = 120  # of one case
 # Imported once, not once a case.
 PRELOAD = (
