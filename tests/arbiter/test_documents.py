@@ -100,6 +100,16 @@ def test_declared_padding_may_lie_between_the_documents_of_a_row(subject):
     assert documents_held(subject(run)).verdict == "PASS"
 
 
+@pytest.mark.parametrize(("cut", "verdict"), [(0, "PASS"), (2, "FAIL")])
+def test_padding_may_be_the_end_of_text_as_well(subject, cut, verdict):
+    def rows(documents):
+        return torch.tensor([one[: len(one) - cut] + [END] * (20 - len(one) + cut) for one in documents])
+
+    run = run_of(texts, rows)
+    run.declared = run.declared.__class__(pad_token=END)
+    assert documents_held(subject(run)).verdict == verdict
+
+
 def test_a_begin_of_text_that_is_doubled_is_named(subject):
     run = run_of(
         lambda step: [[BEGIN, *one] for one in texts(step)],

@@ -28,11 +28,11 @@ More exactly:
     targets                      what position t learns: for plain text the token at t + 1
     documents                    as lists: in the order of the rows, without padding, and one may run on into
                                  the next row; as numbers: any number where there is padding
-    evaluate()                   takes nothing; a number, or a mapping with its "loss": nats, bits or perplexity
-    rebuild(dtype)               casts the parameters and buffers of the model, nothing else; None: no cast. The
-                                 cast model must give a loss, it takes no step. A bare module will do for that
-    declared                     without one, no belief is asked: "not run". `Declared()` promises its defaults:
-                                 next tokens, all learned, plain mean cross-entropy, causal, independent rows
+    evaluate()                   takes nothing; a number, or a mapping with its "loss": nats, bits, perplexity
+    rebuild(dtype)               casts the parameters and buffers of the model, nothing else (None: nothing);
+                                 the cast model gives a loss, it takes no step: a bare module will do
+    declared                     without one, labels and weights are not asked; `Declared()` promises its
+                                 defaults: all next tokens, plain cross-entropy, mean over tokens
     declared.pad_token           may be the end-of-text as well: only at the ends of a row it is padding, and
                                  the first one after a text may be learned
 

@@ -61,7 +61,10 @@ def documents_held(subject: Subject) -> Check:
 
 
 def _readings(subject: Subject, believed: Any, step: int) -> list[tuple[list[Ids], Stream]]:
-    """Return what may be meant: the batch or the part of rank 0, with the last label of a row or without."""
+    """Return what may be meant: the batch or the part of rank 0, with the last label of a row or without.
+
+    Where padding and end-of-text are one token, the first one after a text may be either.
+    """
     whole = subject.run.batch(step)
     ids = token_ids(whole)
     if ids is None:
@@ -80,28 +83,29 @@ def _readings(subject: Subject, believed: Any, step: int) -> list[tuple[list[Ids
         ]
     pad = subject.declared.pad_token
     return [
-        (documents, _stream(batches, pad, labels=labels))
+        (documents, _stream(batches, pad, labels=labels, end=end))
         for documents, batches in parts
         for labels in (False, True)
+        for end in ((False, True) if pad is not None else (False,))
     ]
 
 
-def _stream(batches: Sequence[Any], pad: int | None, *, labels: bool) -> Stream:
+def _stream(batches: Sequence[Any], pad: int | None, *, labels: bool, end: bool) -> Stream:
     rows: list[Ids] = []
     for batch in batches:
         ids = token_ids(batch)
         assert ids is not None
         for row, last in zip(ids.cpu().long().numpy(), _last_labels(batch, ids), strict=True):
             rows.append(np.append(row, last) if labels and last >= 0 else row)
-    rows = [row if pad is None else _without(row, pad) for row in rows]
+    rows = [row if pad is None else _without(row, pad, end=end) for row in rows]
     ends = np.cumsum([len(row) for row in rows])
     return Stream(np.concatenate(rows).astype(np.int64), frozenset(ends.tolist()))
 
 
-def _without(row: Ids, pad: int) -> Ids:
-    """Return `row` without the padding at its ends."""
+def _without(row: Ids, pad: int, *, end: bool) -> Ids:
+    """Return `row` without the padding at its ends, but with the first one after its text if `end`."""
     real = np.flatnonzero(row != pad)
-    return row[real[0] : real[-1] + 1] if len(real) else row[:0]
+    return row[real[0] : real[-1] + 1 + end] if len(real) else row[:0]
 
 
 def _last_labels(batch: Any, ids: Tensor) -> list[int]:
