@@ -76,8 +76,20 @@ def test_random_rows_hold_no_special_token_and_are_no_longer_than_the_model(tmp_
     run = causal_lm_run(tmp_path)
     assert run.rows.shape[1] == 24
     assert run.rows.min() >= 3
-    assert torch.equal(run.batch(0), run.batch(8))
-    assert not torch.equal(run.batch(0), run.batch(1))
+    ids = [run.batch(step)["input_ids"] for step in (0, 8, 1)]
+    assert torch.equal(ids[0], ids[1])
+    assert not torch.equal(ids[0], ids[2])
+
+
+def test_rotary_positions_are_declared_relative_and_handed_over(tmp_path):
+    (tmp_path / "turned").mkdir()
+    (tmp_path / "added").mkdir()
+    config_of("llama", tmp_path / "turned")
+    config_of("gpt2", tmp_path / "added")
+    turned, added = causal_lm_run(tmp_path / "turned"), causal_lm_run(tmp_path / "added")
+    assert (turned.declared.positions, added.declared.positions) == ("relative", None)
+    assert turned.batch(0)["position_ids"].tolist()[0] == list(range(24))
+    assert "position_ids" not in added.batch(0)
 
 
 @pytest.mark.parametrize(

@@ -154,3 +154,19 @@ def test_positions_that_stay_where_they_should_count_are_seen(exact, position, v
     assert check.verdict == verdict, check
     if verdict == "FAIL":
         assert "looked up again" in check.evidence
+
+
+def test_a_mask_that_moves_with_the_positions_proves_nothing(exact):
+    """As in transformers, where one count makes both."""
+    run = relative()
+    shifted = []
+
+    def looking_ahead(documents):
+        count = torch.arange(documents.shape[1])
+        shifted.append(int(count[0]))
+        return (torch.arange(1, documents.shape[1] + 1) - 1 <= count[:, None])[None, None]
+
+    run.model.operations.mask = looking_ahead
+    with pytest.raises(Unavailable, match="its mask of the same numbers"):
+        answer(exact, run, position_shift)
+    assert max(shifted) > 0

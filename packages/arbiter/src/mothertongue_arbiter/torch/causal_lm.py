@@ -6,6 +6,7 @@ its own shift of the labels. From a folder with weights it is one of that model.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -55,22 +56,26 @@ class CausalLmRun:
         self.declared = declared
         self.notes = notes
 
-    def batch(self, step: int) -> Tensor:
-        """Return ids (ROWS, T); the rows come again when all were seen."""
+    def batch(self, step: int) -> dict[str, Tensor]:
+        """Return ids (ROWS, T), with their positions where a shift changes nothing; rows come again."""
         first = step * ROWS % len(self.rows)
-        return self.rows[first : first + ROWS]
+        ids = self.rows[first : first + ROWS]
+        if self.declared.positions is None:
+            return {"input_ids": ids}
+        return {"input_ids": ids, "position_ids": torch.arange(ids.shape[1]).expand_as(ids)}
 
-    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
-        loss: Tensor = model(input_ids=batch, labels=batch).loss
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = model(**batch, labels=batch["input_ids"]).loss
         return loss
 
-    def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
-        logits: Tensor = model(input_ids=batch).logits
+    def forward(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = model(**batch).logits
         return logits
 
-    def targets(self, batch: Tensor) -> Tensor:
+    def targets(self, batch: dict[str, Tensor]) -> Tensor:
         """Return the next token of each position, and none for the last."""
-        return torch.cat([batch[:, 1:], torch.full_like(batch[:, :1], IGNORED)], dim=1)
+        ids = batch["input_ids"]
+        return torch.cat([ids[:, 1:], torch.full_like(ids[:, :1], IGNORED)], dim=1)
 
 
 def causal_lm_run(path: Path, *, text: Path | None = None) -> CausalLmRun:
@@ -90,16 +95,20 @@ def causal_lm_run(path: Path, *, text: Path | None = None) -> CausalLmRun:
     experts = any("expert" in name and value for name, value in config.to_dict().items())
     declared = Declared(
         conditional=("*expert*",) if experts else (),
-        positions="relative" if is_rotary(config) else None,
+        positions="relative" if is_rotary(config) and takes_positions(model) else None,
     )
     return CausalLmRun(model, rows=rows, declared=declared, notes=notes)
 
 
 def is_rotary(config: Any) -> bool:
-    """Return whether positions enter by turning queries and keys only, so that a shift changes nothing."""
+    """Return whether positions enter by turning queries and keys, so that a shift of all changes nothing."""
     text = config.get_text_config()
-    turned = getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None)
-    return bool(turned) and not getattr(text, "is_encoder_decoder", False)
+    return bool(getattr(text, "rope_parameters", None) or getattr(text, "rope_theta", None))
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Return whether positions can be handed over; counted inside, they would move the mask as well."""
+    return "position_ids" in inspect.signature(model.forward).parameters
 
 
 def is_trained(path: Path) -> bool:

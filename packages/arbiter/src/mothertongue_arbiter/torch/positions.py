@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mothertongue_arbiter.certificate import Check, Verdict
-from mothertongue_arbiter.torch.batches import POSITION_NAMES, named_tensor, stretch_of, with_ids, with_tensor
+from mothertongue_arbiter.torch.batches import (
+    POSITION_NAMES,
+    named_tensor,
+    other_ids,
+    stretch_of,
+    with_ids,
+    with_tensor,
+)
 from mothertongue_arbiter.torch.modes import evaluation
 from mothertongue_arbiter.torch.padding import real_positions
 from mothertongue_arbiter.torch.subject import SAME, ExactSubject, Unavailable
@@ -41,6 +48,8 @@ def position_shift(subject: ExactSubject) -> Check:
     for shift in SHIFTS:
         apart = _differs(subject, before, shift=shift, tolerance=subject.same_at_other_positions)
         if apart:
+            if _looks_ahead(subject, shift):
+                raise Unavailable("the program makes its positions and its mask of the same numbers")
             evidence = f"the logits change by {apart:.1e} when all positions are shifted by {shift}"
             cause = "queries and keys turned differently, rounded tables, or absolute positions"
             return _answer("position shift", Verdict.FAIL, evidence, cause)
@@ -128,6 +137,17 @@ def _differs(
         raise Unavailable("`forward` returns another shape when positions are shifted")
     apart = float((after - before).abs().max() / before.abs().max().clamp(min=1e-30))
     return apart if apart > tolerance else 0.0
+
+
+def _looks_ahead(subject: ExactSubject, shift: int) -> bool:
+    """Return whether shifted positions let a causal model see later tokens: its mask moved with them."""
+    if not subject.declared.causal or named_tensor(subject.batch, POSITION_NAMES) is not None:
+        return False
+    ids = subject.ids
+    last = torch.cat([ids[:, :-1], other_ids(ids)[:, -1:]], dim=1)
+    with _moved_tables(subject, shift=shift, stretch=1):
+        one, other = subject.logits(subject.batch), subject.logits(with_ids(subject.batch, last))
+    return float((one - other)[:, :-1].abs().max()) > SAME * float(one.abs().max())
 
 
 @contextmanager
