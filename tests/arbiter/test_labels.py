@@ -165,3 +165,23 @@ def test_labels_that_run_on_into_the_next_row_fail(exact):
     check = labels.labels(exact(Plain()))
     assert check.verdict == Verdict.FAIL
     assert "positions are learned that have no label" in check.evidence
+
+
+def test_an_end_of_text_that_the_loss_adds_to_each_row_is_a_label(exact):
+    run = ZooRun()
+    run.declared = replace(run.declared, isolated_documents=False, must_learn=(), supervised="all")
+    ids, documents = run.batch(0)["input_ids"].clone(), torch.zeros(4, 14, dtype=torch.int64)
+    ids[:, 0] = END_OF_TEXT
+
+    class Plain:
+        model, declared = run.model, run.declared
+
+        def batch(self, step):
+            return ids
+
+        def loss(self, model, batch):
+            logits = run.forward(model, {"input_ids": batch, "documents": documents})
+            targets = torch.cat([batch[:, 1:], torch.full((4, 1), END_OF_TEXT)], dim=1)
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    assert labels.labels(exact(Plain())).verdict == Verdict.PASS
