@@ -96,7 +96,7 @@ def faults() -> str:
     )
     caption = (
         f"\nMedian cost of a certificate in the zoo: {total['median_seconds']:.1f} s, "
-        f"{total['median_steps']:.0f} training steps of its tiny model on a busy machine.\n\n"
+        f"{total['median_steps']:.0f} training steps of its tiny model.\n\n"
     )
     return table(header, rows) + caption + others
 
