@@ -10,7 +10,7 @@ from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.torch.distributed_check import check_ranks
 
 PROGRAM = """
-import json, sys, torch
+import json, os, sys, torch
 from torch import distributed, nn
 from mothertongue_arbiter.torch.distributed_check import check_ranks
 
@@ -39,7 +39,9 @@ def answer(fault):
     return checks
 
 print(json.dumps({fault: answer(fault) for fault in ("", "weights", "gradients", "rows", "moments")}))
-distributed.destroy_process_group()
+distributed.barrier()
+sys.stdout.flush()
+os._exit(0)  # gloo's own threads may abort a process that is taken down in order
 """
 
 
