@@ -32,7 +32,7 @@ ENGLISH_UNLEARNED = 0.15  # of the unlearned words are asked from English as wel
 # An unfamiliar word beside the one asked for made the model say that it had not learned that: for half of the
 # questions in unseen phrasings. So some questions, of learned and unlearned words alike, hold a word to pass
 # over. More of them slow the learning and weaken the refusal of words that are really unknown.
-INTERRUPTED = 0.08
+INTERRUPTED = 0.025
 REFUSED_SKILLS = {"english": 0.4, "definition": 0.4, "sentence": 0.2}  # how unlearned words are asked for
 
 T = TypeVar("T")
