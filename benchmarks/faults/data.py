@@ -3,8 +3,8 @@
 import torch
 
 from faults.fault import fault, sound, with_targets
+from faults.loss import sum_of_cross_entropy
 from faults.model import TOKENS, causal_mask
-from faults.subject import sum_of_cross_entropy
 from faults.text import END_OF_TEXT, FIRST_LETTER, PADDING, ROWS, held_out_rows, train_rows
 
 PACKING = "packing independence"

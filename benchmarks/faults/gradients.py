@@ -5,8 +5,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from faults.fault import altered_gradient, fault, replaced_backward, sound
+from faults.loss import count, sum_of_cross_entropy
 from faults.model import HEADS, KV_HEADS, rms_norm, rotate, score
-from faults.subject import count, sum_of_cross_entropy
 
 SCORES = ("blocks.1.[qk].weight",)
 GATE = ("blocks.1.gate.weight",)

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from faults.subject import ZooRun, sum_of_cross_entropy
+from faults.loss import sum_of_cross_entropy
+from faults.subject import ZooRun
 
 Maker = Callable[[], Any]
 HEALTHY: dict[str, Maker] = {}

@@ -6,7 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from faults.fault import altered_gradient, fault, sound, with_targets
-from faults.subject import ZooRun, count, sum_of_cross_entropy
+from faults.loss import count, sum_of_cross_entropy
+from faults.subject import ZooRun
 from faults.text import ROWS
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
 

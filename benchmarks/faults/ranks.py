@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from faults.fault import fault, sound
-from faults.subject import CLIP_NORM, ZooRun, count
+from faults.loss import count
+from faults.subject import CLIP_NORM, ZooRun
 from faults.text import ROWS
 
 TWO = sound(ranks=2)

@@ -5,8 +5,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from faults.fault import fault, replaced_backward, sound
+from faults.loss import count, sum_of_cross_entropy
 from faults.model import rms_norm, rotate
-from faults.subject import count, sum_of_cross_entropy
 
 GAINS = ("norm", "*_norm")
 SCORES = ("blocks.1.[qk].weight",)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from faults.loss import Batch, count, sum_of_cross_entropy
 from faults.model import VOCABULARY, ByteModel
 from faults.reference import plain_forward
 from faults.text import (
@@ -31,19 +31,9 @@ LEARNING_RATE, WARMUP_STEPS, BETAS, WEIGHT_DECAY, CLIP_NORM = 3e-3, 4, (0.9, 0.9
 EMA_DECAY = 0.9
 AUXILIARY_WEIGHT = 0.01
 
-Batch = dict[str, Tensor]
-
 
 def warmed_up(step: int) -> float:
     return LEARNING_RATE * min(1.0, (step + 1) / WARMUP_STEPS)
-
-
-def sum_of_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
-
-
-def count(batch: Batch) -> Tensor:
-    return (batch["targets"] >= 0).sum()
 
 
 @dataclass

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from faults.fault import replaced_backward
 from faults.healthy import declare, healthy, prepared, undecayed
+from faults.loss import sum_of_cross_entropy
 from faults.model import HEADS, WIDTH, causal_mask
-from faults.subject import ZooRun, sum_of_cross_entropy
+from faults.subject import ZooRun
 from mothertongue_arbiter import Declared
 
 
