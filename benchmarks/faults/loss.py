@@ -7,7 +7,7 @@ Batch = dict[str, Tensor]
 
 
 def sum_of_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the summed cross-entropy, in nats, of logits (B, T, V) at targets (B, T); -100 learns nothing."""
+    """Return the summed cross-entropy (nats) of logits (B, T, V) at targets (B, T); -100 learns nothing."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
 
 
