@@ -3,7 +3,7 @@ import pytest
 
 from mothertongue_arbiter.certificate import Verdict
 from mothertongue_arbiter.direction import signs
-from mothertongue_arbiter.judgement import Judge, named
+from mothertongue_arbiter.judgement import Judge, named, off_by
 from mothertongue_arbiter.run import Declared
 
 
@@ -134,3 +134,8 @@ def test_a_tensor_behind_a_rounding_is_severed():
     check = Judge(witness, Declared(), step=0).presence()
     assert check.verdict == Verdict.FAIL
     assert [one.subject for one in check.findings if one.verdict == "SEVERED"] == ["t3"]
+
+
+def test_a_gradient_that_is_off_is_a_finding_with_its_distance():
+    (finding,) = off_by(["w"], {"w": 0.25, "v": 0.0})
+    assert (finding.subject, finding.verdict, finding.detail) == ("w", "WRONG", "off by 2.5e-01")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mothertongue_arbiter.bisection import locate
 from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
@@ -229,6 +229,11 @@ class Judge:
         if any(one.verdict == "INCONCLUSIVE" and one.kinked for one in measurements):
             return "on each line that was tried the loss has kinks (ReLU, rounding, routing) too close by"
         return f"the loss is too noisy (it repeats to {self.floor.spread:.1e})"
+
+
+def off_by(names: Sequence[str], far: Mapping[str, float]) -> tuple[Finding, ...]:
+    """Return one finding for each of `names` whose gradient is `far` from what it should be, relative."""
+    return tuple(_finding(name, TensorVerdict.WRONG, f"off by {far[name]:.1e}") for name in names)
 
 
 def named(names: Sequence[str]) -> str:

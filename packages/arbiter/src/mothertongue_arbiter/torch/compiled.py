@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
-from mothertongue_arbiter.judgement import named
+from mothertongue_arbiter.certificate import Check, Verdict
+from mothertongue_arbiter.judgement import named, off_by
 from mothertongue_arbiter.torch.backward import backward, distance
 from mothertongue_arbiter.torch.precision import line_by_line
 from mothertongue_arbiter.torch.rounding import UNRESOLVED, OwnPrecision
@@ -33,10 +33,7 @@ def compiled_gradients(subject: Subject, rounding: OwnPrecision) -> Check:
             evidence=f"{len(bad)} of {len(names)} tensors have another gradient when compiled: {named(bad)}; "
             f"off by {far[bad[0]]:.1e} where rounding explains {rounding.tolerances[bad[0]]:.1e}",
             cause="the backward that torch.compile made; compare backend='aot_eager' with 'inductor'",
-            findings=tuple(
-                Finding(subject=name, verdict=TensorVerdict.WRONG, detail=f"off by {far[name]:.1e}")
-                for name in bad
-            ),
+            findings=off_by(bad, far),
         )
     worst = max(far.values(), default=0.0)
     return Check(

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
-from mothertongue_arbiter.judgement import named
+from mothertongue_arbiter.certificate import Check, Verdict
+from mothertongue_arbiter.judgement import named, off_by
 from mothertongue_arbiter.torch.backward import distance
 from mothertongue_arbiter.torch.reference import reference
 from mothertongue_arbiter.torch.subject import ExactSubject, Unavailable
@@ -58,10 +58,7 @@ def reference_gradients(subject: ExactSubject) -> Check:
             evidence=f"{len(bad)} of {len(asked)} gradients are not those of {expected.source}, off by "
             f"{far[bad[0]]:.1e}; nearest the loss: {named(bad)}",
             cause="a fused or hand-written backward",
-            findings=tuple(
-                Finding(subject=name, verdict=TensorVerdict.WRONG, detail=f"off by {far[name]:.1e}")
-                for name in bad
-            ),
+            findings=off_by(bad, far),
         )
     farthest = max((one for one in far.values() if one <= allowed), default=0.0)
     return Check(

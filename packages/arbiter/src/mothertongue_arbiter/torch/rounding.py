@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mothertongue_arbiter.certificate import Check, Finding, TensorVerdict, Verdict
-from mothertongue_arbiter.judgement import named
+from mothertongue_arbiter.certificate import Check, Finding, Verdict
+from mothertongue_arbiter.judgement import named, off_by
 from mothertongue_arbiter.torch.backward import Backward, backward, distance, fix_random_numbers
 from mothertongue_arbiter.torch.precision import line_by_line
 from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
@@ -122,10 +122,7 @@ def own_precision(subject: ExactSubject, own: Backward, rounding: OwnPrecision) 
             f"off by {far[bad[0]]:.1e} where rounding explains {rounding.tolerances[bad[0]]:.1e}; "
             f"nearest the loss: {named(bad)}",
             cause=f"the backward that is used only in {rounding.dtype}, just after {bad[0]}",
-            findings=tuple(
-                Finding(subject=name, verdict=TensorVerdict.WRONG, detail=f"off by {far[name]:.1e}")
-                for name in bad
-            ),
+            findings=off_by(bad, far),
         )
     worst = max(far.values(), default=0.0)
     unresolved = f"; {len(names) - len(resolved)} too small to resolve" if len(resolved) < len(names) else ""
