@@ -14,12 +14,14 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import models
 
 from mothertongue.tokenizer import SPECIAL_TOKENS, byte_alphabet
 from mothertongue_export.checkpoint import read_architecture
 from mothertongue_trainer.document import Document
+from mothertongue_trainer.model import huggingface_config
 from mothertongue_trainer.recipe import ModelConfig, read_recipe
+from mothertongue_trainer.vocabulary import byte_level_tokenizer, special_tokens, tokenizer_config
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "base.toml"
 SEED = 0
@@ -36,7 +38,7 @@ def main() -> None:
     recipe = read_recipe(RECIPE)
     checkpoint = run / "checkpoints" / "step-000001"
     checkpoint.mkdir(parents=True)
-    write_tokenizer(checkpoint, recipe.tokenizer.vocabulary)
+    write_tokenizer(checkpoint, recipe.tokenizer.vocabulary, recipe.model.context)
     write_config(checkpoint, recipe.model, recipe.tokenizer.vocabulary)
     write_weights(checkpoint)
     (checkpoint / "training_state.json").write_text('{"commit": "none: random weights"}', encoding="utf-8")
@@ -46,26 +48,8 @@ def main() -> None:
 
 def write_config(folder: Path, model: ModelConfig, vocabulary: int) -> None:
     """Write config.json and generation_config.json."""
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "num_hidden_layers": model.layers,
-        "hidden_size": model.width,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.head_width,
-        "intermediate_size": model.ffn_width,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": model.context,
-        "tie_word_embeddings": model.tied_embeddings,
-        "rope_theta": model.rope_theta,
-        "rms_norm_eps": model.rms_norm_eps,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "bos_token_id": 0,
-        "eos_token_id": 4,
-    }
-    generation = {"bos_token_id": 0, "eos_token_id": 4, "pad_token_id": 5, "do_sample": False}
+    config = huggingface_config(model, vocabulary)
+    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     for name, content in {"config.json": config, "generation_config.json": generation}.items():
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
@@ -82,32 +66,22 @@ def write_weights(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def write_tokenizer(folder: Path, vocabulary: int) -> None:
-    """Write a byte-level BPE tokenizer whose merges are pairs of bytes."""
+def write_tokenizer(folder: Path, vocabulary: int, context: int) -> None:
+    """Write the project's tokenizer with merges that are all pairs of bytes."""
     letters = list(byte_alphabet())
     pairs = [(one, two) for one in letters for two in letters]
     merges = pairs[: vocabulary - len(SPECIAL_TOKENS) - len(letters)]
     entries = [*SPECIAL_TOKENS, *letters, *(one + two for one, two in merges)]
-    tokenizer = Tokenizer(models.BPE({entry: number for number, entry in enumerate(entries)}, merges))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    model = models.BPE({entry: number for number, entry in enumerate(entries)}, merges)
+    tokenizer = byte_level_tokenizer(model)
+    tokenizer.add_special_tokens(special_tokens())
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "chat_template": "<|bos|>{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
-        "{% if m.role == 'assistant' %}<|end|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}",
-        "bos_token": "<|bos|>",
-        "eos_token": "<|end|>",
-        "pad_token": "<|pad|>",
-        "mothertongue": {"replacements": {}},
-    }
+    settings = tokenizer_config({}, context=context, turns=None)
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def write_text(folder: Path) -> None:
-    """Write held-out documents of random words, and the manifest of a corpus of them."""
+    """Write held-out documents of random words, which is all that `export_base.py` reads of a corpus."""
     folder.mkdir()
     generator = np.random.default_rng(SEED)
     lines = []

@@ -3,7 +3,7 @@
     python benchmarks/base_checkpoint.py runs/base-random
     python benchmarks/export_base.py runs/base-random
 
-The gates are open: random weights have no quality. What is measured is everything that a real export does.
+The gates are those of a real export. There are no conversations to ask, so held-out texts are continued.
 """
 
 from __future__ import annotations

@@ -177,13 +177,8 @@ def train_bpe(
     Raises:
         DataError: the text has fewer different pieces than that.
     """
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.NFC()
-    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
-    tokenizer.decoder = decoders.ByteLevel()
-    specials = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    tokenizer = byte_level_tokenizer(models.BPE())
+    specials = special_tokens()
     tokenizer.add_special_tokens(specials)
     chat = ChatFormat(Tokenizer(tokenizer), CHAT_TEMPLATE, replacements)
     trainer = trainers.BpeTrainer(
@@ -202,6 +197,22 @@ def train_bpe(
             "add text to the corpus or ask for fewer"
         )
     return tokenizer
+
+
+def byte_level_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
+    """Return a tokenizer that brings text into NFC, cuts it by the split pattern and gives `model` bytes."""
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def special_tokens() -> list[AddedToken]:
+    """Return the special tokens in the order of their ids."""
+    return [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
 
 
 def tokenizer_config(replacements: dict[str, str], *, context: int, turns: int | None) -> dict[str, Any]:
