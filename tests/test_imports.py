@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,3 +83,13 @@ def test_arrows_between_the_packages_point_one_way() -> None:
         for path in (ROOT / "packages" / package / "src").rglob("*.py"):
             ours = {name for name in imported_names(path) if name.startswith("mothertongue")}
             assert ours <= may, path
+
+
+def test_each_folder_of_the_torch_adapter_builds_on_those_above_it_only() -> None:
+    source = ROOT / "packages/arbiter/src/mothertongue_arbiter/torch"
+    text = ast.get_docstring(ast.parse((source / "__init__.py").read_text(encoding="utf-8"))) or ""
+    order = [words[0] for line in text.splitlines() if line.startswith("    ") and (words := line.split())]
+    assert sorted(order) == sorted(path.parent.name for path in source.glob("*/__init__.py"))
+    for path in source.glob("*/*.py"):
+        named = re.findall(r"mothertongue_arbiter\.torch\.(\w+)", path.read_text(encoding="utf-8"))
+        assert set(named) <= set(order[: order.index(path.parent.name) + 1]), path

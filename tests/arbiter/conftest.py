@@ -21,8 +21,8 @@ def _one_thread():
 def exact():
     """Put a run into float64, as the battery does, and return what its checks are given."""
     from mothertongue_arbiter.audit import Options
-    from mothertongue_arbiter.torch.precision import true_float64
-    from mothertongue_arbiter.torch.subject import ExactSubject, Subject
+    from mothertongue_arbiter.torch.run.precision import true_float64
+    from mothertongue_arbiter.torch.run.subject import ExactSubject, Subject
 
     with contextlib.ExitStack() as stack:
 
@@ -37,6 +37,6 @@ def exact():
 def subject():
     """Return what the checks in the run's own precision are given."""
     from mothertongue_arbiter.audit import Options
-    from mothertongue_arbiter.torch.subject import Subject
+    from mothertongue_arbiter.torch.run.subject import Subject
 
     return lambda run: Subject(run, step=0, options=Options())

@@ -9,11 +9,11 @@ from zoo import LEARNING_RATE, ZooRun
 from mothertongue_arbiter import Verdict
 from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
-from mothertongue_arbiter.torch.rounding import measure_rounding
-from mothertongue_arbiter.torch.state import preserved
-from mothertongue_arbiter.torch.steps import take_steps
-from mothertongue_arbiter.torch.subject import Subject
-from mothertongue_arbiter.torch.updates import update_parity
+from mothertongue_arbiter.torch.gradients.rounding import measure_rounding
+from mothertongue_arbiter.torch.optimizer.steps import take_steps
+from mothertongue_arbiter.torch.optimizer.updates import update_parity
+from mothertongue_arbiter.torch.run.state import preserved
+from mothertongue_arbiter.torch.run.subject import Subject
 
 NORMS, ALL = ("*norm*",), ("*",)
 

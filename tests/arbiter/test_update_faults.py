@@ -22,7 +22,7 @@ from zoo import LEARNING_RATE, ZooRun
 
 from mothertongue_arbiter import Verdict
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
-from mothertongue_arbiter.torch.subject import Unavailable
+from mothertongue_arbiter.torch.run.subject import Unavailable
 
 
 def test_decay_on_gains_is_found_and_measured():

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from mothertongue.errors import CheckFailed, CheckpointError, DataError
 from mothertongue_arbiter.certificate import Certificate, Check, Verdict
-from mothertongue_arbiter.torch.run_scope import scope_of
+from mothertongue_arbiter.torch.run.scope import scope_of
 from mothertongue_trainer import loop
 from mothertongue_trainer.arithmetic import Arithmetic
 from mothertongue_trainer.checkpoint import find_checkpoint, read_state

@@ -188,7 +188,7 @@ def _compare(request: Request, path: Path) -> int:
 
     certificate = Certificate.read(path)
     run = _run(request)
-    from mothertongue_arbiter.torch.run_scope import scope_of
+    from mothertongue_arbiter.torch.run.scope import scope_of
 
     changed = certificate.staleness(scope_of(run, request.modules))
     if request.as_json:

@@ -22,7 +22,7 @@ from mothertongue_arbiter.certificate import Certificate
 from mothertongue_arbiter.declared_optimizer import Group, Optimizer
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import Declared
-from mothertongue_arbiter.torch.run_scope import scope_of
+from mothertongue_arbiter.torch.run.scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
 from mothertongue_trainer.checkpoint import FREE_FIELDS, deciding_settings, moments_of, restore
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config

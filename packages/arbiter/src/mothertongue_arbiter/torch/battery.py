@@ -16,35 +16,36 @@ from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.scope import revision
-from mothertongue_arbiter.torch import influence, labels, modes, probes
-from mothertongue_arbiter.torch.accumulation import accumulation
-from mothertongue_arbiter.torch.averages import averaged_weights
-from mothertongue_arbiter.torch.backward import Backward
-from mothertongue_arbiter.torch.bookkeeping import coverage, ties
-from mothertongue_arbiter.torch.compiled import compiled_gradients
-from mothertongue_arbiter.torch.dtypes import kept_dtypes
-from mothertongue_arbiter.torch.handover import handed_gradient
-from mothertongue_arbiter.torch.localisation import located, located_between
-from mothertongue_arbiter.torch.packing import packing_independence
-from mothertongue_arbiter.torch.padding import padding_independence, unless_padding_learns
-from mothertongue_arbiter.torch.positions import position_shift, positions_used
-from mothertongue_arbiter.torch.precision import true_float64
-from mothertongue_arbiter.torch.program import check_program
-from mothertongue_arbiter.torch.reference import reference_forward
-from mothertongue_arbiter.torch.reference_gradients import reference_gradients
-from mothertongue_arbiter.torch.rounding import (
+from mothertongue_arbiter.torch.data import labels
+from mothertongue_arbiter.torch.forward import influence, modes, probes
+from mothertongue_arbiter.torch.forward.packing import packing_independence
+from mothertongue_arbiter.torch.forward.padding import padding_independence, unless_padding_learns
+from mothertongue_arbiter.torch.forward.positions import position_shift, positions_used
+from mothertongue_arbiter.torch.gradients.accumulation import accumulation
+from mothertongue_arbiter.torch.gradients.compiled import compiled_gradients
+from mothertongue_arbiter.torch.gradients.localisation import located, located_between
+from mothertongue_arbiter.torch.gradients.rounding import (
     OwnPrecision,
     determinism,
     lower_casts,
     measure_rounding,
     own_precision,
 )
-from mothertongue_arbiter.torch.run_scope import scope_of
-from mothertongue_arbiter.torch.state import preserved
-from mothertongue_arbiter.torch.steps import Steps, movement, step_weights, take_steps
-from mothertongue_arbiter.torch.subject import ExactSubject, Subject, Unavailable
-from mothertongue_arbiter.torch.tables import table_precision
-from mothertongue_arbiter.torch.updates import update_parity
+from mothertongue_arbiter.torch.gradients.tables import table_precision
+from mothertongue_arbiter.torch.optimizer.averages import averaged_weights
+from mothertongue_arbiter.torch.optimizer.bookkeeping import coverage, ties
+from mothertongue_arbiter.torch.optimizer.dtypes import kept_dtypes
+from mothertongue_arbiter.torch.optimizer.handover import handed_gradient
+from mothertongue_arbiter.torch.optimizer.steps import Steps, movement, step_weights, take_steps
+from mothertongue_arbiter.torch.optimizer.updates import update_parity
+from mothertongue_arbiter.torch.program.battery import check_program
+from mothertongue_arbiter.torch.reference.gradients import reference_gradients
+from mothertongue_arbiter.torch.reference.logits import reference_forward
+from mothertongue_arbiter.torch.run.backward import Backward
+from mothertongue_arbiter.torch.run.precision import true_float64
+from mothertongue_arbiter.torch.run.scope import scope_of
+from mothertongue_arbiter.torch.run.state import preserved
+from mothertongue_arbiter.torch.run.subject import ExactSubject, Subject, Unavailable
 
 
 def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:

@@ -32,9 +32,18 @@ from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.monitoring import Observation, TensorWatch, conclusion
 from mothertongue_arbiter.pacing import Pace
 from mothertongue_arbiter.run import Declared
-from mothertongue_arbiter.torch.gauge import AFTER, ALIVE, BEFORE, COUNTER, GRADIENT, STILL, UPDATE, Gauge
-from mothertongue_arbiter.torch.parcel import DeviceClock, Parcel
-from mothertongue_arbiter.torch.row_hashes import row_hashes
+from mothertongue_arbiter.torch.on_device.gauge import (
+    AFTER,
+    ALIVE,
+    BEFORE,
+    COUNTER,
+    GRADIENT,
+    STILL,
+    UPDATE,
+    Gauge,
+)
+from mothertongue_arbiter.torch.on_device.parcel import DeviceClock, Parcel
+from mothertongue_arbiter.torch.on_device.row_hashes import row_hashes
 from mothertongue_arbiter.watches import BatchWatch, LossWatch, ScaleWatch
 
 BUDGET = 0.005  # of the time of a step; half of what is promised

@@ -1,0 +1,1 @@
+"""What the model reads and learns: rows, labels, documents, the held-out part."""

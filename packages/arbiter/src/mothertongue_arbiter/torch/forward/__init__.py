@@ -1,0 +1,1 @@
+"""What a forward pass may look at, and what must make no difference to it."""

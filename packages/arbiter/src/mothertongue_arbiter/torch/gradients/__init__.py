@@ -1,0 +1,1 @@
+"""Is the gradient that of the loss? And where is it not?"""

@@ -1,0 +1,1 @@
+"""Measure on the device, without ever waiting for it."""

@@ -1,0 +1,1 @@
+"""The program around the model: its resume, its ranks, its speed."""

@@ -1,0 +1,1 @@
+"""The second opinion: logits and gradients of an independent forward with the same weights."""

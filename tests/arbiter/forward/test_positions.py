@@ -1,0 +1,172 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from zoo import ZooRun, rotate
+
+from mothertongue_arbiter import Verdict
+from mothertongue_arbiter.torch.forward.positions import _constant_row, position_shift, positions_used
+from mothertongue_arbiter.torch.run.subject import Unavailable
+
+
+def relative():
+    run = ZooRun()
+    run.declared = replace(run.declared, positions="relative")
+    return run
+
+
+def rotate_neighbours(x, angle):
+    one, two = x[..., ::2], x[..., 1::2]
+    cos, sin = angle.cos(), angle.sin()
+    return torch.stack([one * cos - two * sin, two * cos + one * sin], dim=-1).flatten(-2)
+
+
+def answer(exact, run, check):
+    subject = exact(run)
+    with subject.stirred():
+        return check(subject)
+
+
+def test_rotary_positions_may_be_shifted_and_count(exact):
+    subject = exact(relative())
+    assert position_shift(subject).verdict == Verdict.PASS
+    assert positions_used(subject).verdict == Verdict.PASS
+
+
+def test_queries_and_keys_with_other_pairings_fail(exact):
+    run = relative()
+    calls = []
+
+    def alternating(x, angle):
+        calls.append(1)
+        return (rotate if len(calls) % 2 else rotate_neighbours)(x, angle)
+
+    run.model.operations.rope = alternating
+    assert answer(exact, run, position_shift).verdict == Verdict.FAIL
+
+
+def test_rotary_positions_that_are_not_applied_fail_in_a_deep_model(exact):
+    run = relative()
+    run.model.operations.rope = lambda x, angle: x
+    check = answer(exact, run, positions_used)
+    assert check.verdict == Verdict.FAIL
+    assert "counts the same" in check.evidence
+
+
+def test_rotary_positions_are_not_absolute_ones(exact):
+    run = ZooRun()
+    run.declared = replace(run.declared, positions="absolute")
+    assert answer(exact, run, positions_used).verdict == Verdict.FAIL
+
+
+class TableRun(ZooRun):
+    """Positions come with the batch, and their sines from a table that was made before."""
+
+    def __init__(self, dtype, shift=0):
+        super().__init__()
+        self.declared = replace(self.declared, positions="relative")
+        half = 4
+        angle = torch.arange(64.0)[:, None] * 100.0 ** (-torch.arange(half) / half)
+        self.model.register_buffer("cos", angle.cos().to(dtype), persistent=False)
+        self.model.register_buffer("sin", angle.sin().to(dtype), persistent=False)
+        self.model.operations.rope = self.rope
+
+    def batch(self, step):
+        found = super().batch(step)
+        return found | {"position_ids": torch.arange(14).expand_as(found["input_ids"]).clone()}
+
+    def forward(self, model, batch):
+        self.positions = batch["position_ids"]
+        return super().forward(model, batch)
+
+    def rope(self, x, angle):
+        one, two = x.chunk(2, dim=-1)
+        cos, sin = (table[self.positions][:, None] for table in (self.model.cos, self.model.sin))
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
+
+
+def test_position_ids_of_the_batch_are_shifted_and_float32_tables_are_exact_enough(exact):
+    assert answer(exact, TableRun(torch.float32), position_shift).verdict == Verdict.PASS
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_tables_in_half_precision_fail(exact, dtype):
+    assert answer(exact, TableRun(dtype), position_shift).verdict == Verdict.FAIL
+
+
+def test_position_ids_that_are_not_used_fail(exact):
+    run = TableRun(torch.float32)
+    run.model.operations.rope = lambda x, angle: x
+    check = answer(exact, run, position_shift)
+    assert check.verdict == Verdict.FAIL
+    assert check.cause == "the position ids are not used"
+
+
+@pytest.mark.parametrize("check", [position_shift, positions_used])
+def test_what_is_not_declared_is_not_asked(exact, check):
+    with pytest.raises(Unavailable, match="declare"):
+        answer(exact, ZooRun(), check)
+
+
+def test_a_row_that_begins_with_padding_is_asked_where_its_text_is(exact):
+    """Where everything is masked, equal tokens give equal logits, whatever the positions are."""
+    run = relative()
+    batch = run.batch(0)
+    ids = batch["input_ids"].clone()
+    ids[0, :6] = 0
+    run.batch = lambda step: batch | {"input_ids": ids}
+    run.declared = replace(run.declared, pad_token=0)
+    row = _constant_row(exact(run))
+    first = 6 if int(batch["documents"][0, 6]) == int(batch["documents"][0, 8]) else None
+    assert first is None or torch.equal(row["input_ids"], ids[:1, 7:8].repeat(1, row["input_ids"].shape[1]))
+    assert row["input_ids"].shape[1] >= 3
+    assert 0 not in row["input_ids"]
+
+
+class LookedUpRun(ZooRun):
+    """Rotary angles of positions that are looked up in a table, by indices that `position` may change."""
+
+    def __init__(self, position):
+        super().__init__()
+        self.declared = replace(self.declared, positions="relative")
+        table = torch.arange(64.0, dtype=torch.float64)[:, None] * 100.0 ** (-torch.arange(4) / 4)
+
+        def rope(x, angle):
+            return rotate(x, torch.nn.functional.embedding(position(torch.arange(x.shape[-2])), table).to(x))
+
+        self.model.operations.rope = rope
+
+
+@pytest.mark.parametrize(
+    ("position", "verdict"),
+    [
+        (lambda p: p, "PASS"),
+        (lambda p: p.clamp(max=5), "FAIL"),
+        (lambda p: p.where(p < 9, p - 1), "FAIL"),
+        (lambda p: p % 6, "PASS"),  # documents of six tokens
+        (lambda p: p // 2, "PASS"),  # segments, not positions: they do not count 0, 1, 2
+    ],
+)
+def test_positions_that_stay_where_they_should_count_are_seen(exact, position, verdict):
+    run = LookedUpRun(position)
+    run.documents = lambda step, rank: torch.zeros(4, 14, dtype=torch.int64)
+    check = answer(exact, run, positions_used)
+    assert check.verdict == verdict, check
+    if verdict == "FAIL":
+        assert "looked up again" in check.evidence
+
+
+def test_a_mask_that_moves_with_the_positions_proves_nothing(exact):
+    """As in transformers, where one count makes both."""
+    run = relative()
+    shifted = []
+
+    def looking_ahead(documents):
+        count = torch.arange(documents.shape[1])
+        shifted.append(int(count[0]))
+        return (torch.arange(1, documents.shape[1] + 1) - 1 <= count[:, None])[None, None]
+
+    run.model.operations.mask = looking_ahead
+    with pytest.raises(Unavailable, match="its mask of the same numbers"):
+        answer(exact, run, position_shift)
+    assert max(shifted) > 0
