@@ -6,15 +6,13 @@ import torch
 from shuffled import ShuffledRun
 from zoo import ZooRun
 
+from mothertongue_arbiter.torch.data.likeness import Likeness
 from mothertongue_arbiter.torch.data.rows import (
-    Likeness,
     Rows,
     batches_of,
-    chance_of_as_many,
-    equal_pairs,
     looked_at,
+    row_keys,
     shortest,
-    stretches,
     whole_batch,
     without_padding,
 )
@@ -39,36 +37,11 @@ def test_a_batch_without_token_ids_has_no_rows():
     assert len(Rows.of([IDS, IDS]).keys) == 4
 
 
-def chance(rows):
-    return Likeness.of(rows.numpy()).chance(rows.shape[1])
-
-
-def test_random_tokens_are_never_equal_by_chance_and_counting_is():
-    random = torch.randint(0, 48, (64, 14), generator=torch.Generator().manual_seed(0))
-    assert chance(random) < 1e-12
-    first, place = torch.arange(64)[:, None], torch.arange(14)
-    assert chance((first + place) % 48) > 1 / 48
-    assert chance((first + (first % 7 + 1) * place) % 48) > 1 / 48 / 7
-
-
-def test_equal_rows_are_looked_at_once():
-    row = torch.randint(0, 48, (1, 14), generator=torch.Generator().manual_seed(0))
-    assert chance(row.repeat(64, 1)) == chance(row)
-
-
-def test_stretches_are_hashed_by_their_tokens_in_order():
-    row = np.array([4, 5, 6, 4, 5, 6, 5])
-    hashes = stretches(row, 3).tolist()
-    assert hashes[0] == hashes[3]
-    assert len(set(hashes)) == 4
-    assert not len(stretches(row, 8))
-
-
-def test_pairs_and_accidents_are_counted():
-    assert equal_pairs([b"a", b"a", b"b"], [b"a", b"c", b"a"]) == 4
-    assert chance_of_as_many(1, 0.01) == pytest.approx(0.00995, rel=1e-3)
-    assert chance_of_as_many(3, 5.0) == 1.0
-    assert chance_of_as_many(24, 3.0) < 1e-12
+def test_rows_are_told_apart_by_their_tokens_whatever_their_dtype():
+    ids = torch.tensor([[1, 2], [2, 1], [1, 2]])
+    keys = row_keys(ids)
+    assert keys[0] == keys[2] != keys[1]
+    assert row_keys(ids.to(torch.int32)) == keys
 
 
 def test_batches_are_looked_at_until_the_data_end(subject):

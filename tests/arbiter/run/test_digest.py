@@ -1,6 +1,6 @@
 import torch
 
-from mothertongue_arbiter.torch.run.digest import digest, digests, row_keys
+from mothertongue_arbiter.torch.run.digest import digest, digests
 
 
 def test_equal_bits_have_equal_digests_and_one_other_bit_another():
@@ -19,13 +19,6 @@ def test_shape_dtype_and_layout_are_told_apart_only_where_they_matter():
     assert digest(torch.zeros(2)) != digest(torch.zeros(2, dtype=torch.int32))
     assert digest(table.to_sparse()) == digest(table)
     assert len({digest(torch.zeros(size)) for size in (0, 1, 2)}) == 3
-
-
-def test_rows_are_told_apart_by_their_tokens_whatever_their_dtype():
-    ids = torch.tensor([[1, 2], [2, 1], [1, 2]])
-    keys = row_keys(ids)
-    assert keys[0] == keys[2] != keys[1]
-    assert row_keys(ids.to(torch.int32)) == keys
 
 
 def test_the_leaves_of_nested_containers_have_their_paths():

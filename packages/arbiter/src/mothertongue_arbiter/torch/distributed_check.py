@@ -17,13 +17,8 @@ from torch import Tensor, distributed, nn
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.errors import ArbiterError
 from mothertongue_arbiter.judgement import named
-from mothertongue_arbiter.torch.data.rows import (
-    LARGEST_CHANCE,
-    Likeness,
-    Rows,
-    chance_of_as_many,
-    equal_pairs,
-)
+from mothertongue_arbiter.torch.data.likeness import LARGEST_CHANCE, Likeness, chance_of_as_many, equal_pairs
+from mothertongue_arbiter.torch.data.rows import Rows
 from mothertongue_arbiter.torch.run.batches import token_ids
 from mothertongue_arbiter.torch.run.digest import digest, leaves
 

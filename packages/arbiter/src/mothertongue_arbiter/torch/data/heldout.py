@@ -14,20 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from mothertongue_arbiter.certificate import Check, Verdict
+from mothertongue_arbiter.torch.data.likeness import LARGEST_CHANCE, Likeness, chance_of_as_many, stretches
 from mothertongue_arbiter.torch.data.reading import watched_reading
-from mothertongue_arbiter.torch.data.rows import (
-    LARGEST_CHANCE,
-    LOOKED_AT_SECONDS,
-    Likeness,
-    Rows,
-    batches_of,
-    chance_of_as_many,
-    looked_at,
-    stretches,
-)
+from mothertongue_arbiter.torch.data.rows import LOOKED_AT_SECONDS, Rows, batches_of, looked_at, row_keys
 from mothertongue_arbiter.torch.run.backward import fix_random_numbers, scalar
 from mothertongue_arbiter.torch.run.batches import token_ids
-from mothertongue_arbiter.torch.run.digest import row_keys
 from mothertongue_arbiter.torch.run.listing import Ids
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 

@@ -11,16 +11,8 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from mothertongue_arbiter.certificate import Check, Verdict
-from mothertongue_arbiter.torch.data.rows import (
-    LARGEST_CHANCE,
-    Likeness,
-    Rows,
-    chance_of_as_many,
-    equal_pairs,
-    looked_at,
-    rows_of_rank,
-    shortest,
-)
+from mothertongue_arbiter.torch.data.likeness import LARGEST_CHANCE, Likeness, chance_of_as_many, equal_pairs
+from mothertongue_arbiter.torch.data.rows import Rows, looked_at, rows_of_rank, shortest
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
 LONGEST_LAG = 8  # steps between two equal batches of data loaders that draw the same random numbers

@@ -13,18 +13,10 @@ from torch import nn
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named
+from mothertongue_arbiter.torch.data.likeness import LARGEST_CHANCE, Likeness, chance_of_as_many, equal_pairs
 from mothertongue_arbiter.torch.data.reading import watched_reading
-from mothertongue_arbiter.torch.data.rows import (
-    LARGEST_CHANCE,
-    Likeness,
-    Rows,
-    chance_of_as_many,
-    equal_pairs,
-    ranks_of,
-    rows_of_rank,
-    shortest,
-)
-from mothertongue_arbiter.torch.run.digest import digest, row_keys
+from mothertongue_arbiter.torch.data.rows import Rows, ranks_of, row_keys, rows_of_rank, shortest
+from mothertongue_arbiter.torch.run.digest import digest
 from mothertongue_arbiter.torch.run.fresh import fresh_run, replicas_of
 from mothertongue_arbiter.torch.run.state import optimizers_of
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable

@@ -1,4 +1,4 @@
-"""Digests of tensors and rows: equal bits, equal digest; small enough to keep one for every step."""
+"""Digests of tensors: equal bits, equal digest; small enough to keep one for every step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,6 @@ def digest(tensor: Tensor) -> bytes:
     hashed = hashlib.blake2b(head, digest_size=DIGEST_BYTES)
     hashed.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return hashed.digest()
-
-
-def row_keys(ids: Tensor) -> list[bytes]:
-    """Return one digest for each row of token ids (B, T), whatever their integer dtype."""
-    rows = ids.detach().cpu().long().contiguous().numpy()
-    return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST_BYTES).digest() for row in rows]
 
 
 def leaves(value: Any, path: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
