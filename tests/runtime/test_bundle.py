@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mothertongue import BundleError, load
+from mothertongue import bundle as module
 from mothertongue.bundle import (
     MANIFEST_FILE,
     REQUIRED_FILES,
@@ -17,6 +18,7 @@ from mothertongue.bundle import (
     require_onnxruntime,
     verify,
     version_numbers,
+    write_manifest,
 )
 
 
@@ -60,6 +62,63 @@ def test_one_changed_byte_is_found(copied: Path, name: str) -> None:
     (copied / name).write_bytes(content)
     with pytest.raises(BundleError, match=f"{name}: sha256 is"):
         load(copied)
+
+
+@pytest.fixture
+def pieced(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy whose longer files are hashed in pieces of 1,000 bytes."""
+    monkeypatch.setattr(module, "PIECE_BYTES", 1000)
+    written = Manifest.read(copied)
+    write_manifest(
+        copied,
+        minimum_onnxruntime=written.minimum_onnxruntime,
+        training_commit=written.training_commit,
+        recipe=written.recipe,
+        quantization=written.quantization,
+        parity=written.parity,
+    )
+    return copied
+
+
+def test_a_long_file_is_hashed_whole_and_in_pieces(pieced: Path) -> None:
+    for name, record in verify(pieced).files.items():
+        content = (pieced / name).read_bytes()
+        slices = [content[begin : begin + 1000] for begin in range(0, len(content), 1000)]
+        expected = [hashlib.sha256(piece).hexdigest() for piece in slices] if len(content) > 1000 else []
+        assert list(record.pieces) == expected
+        assert record.sha256 == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("place", [0, 999, 1000, 2500, -1])
+def test_one_changed_byte_is_found_in_its_piece(pieced: Path, place: int) -> None:
+    content = bytearray((pieced / "model.onnx.data").read_bytes())
+    content[place] ^= 1
+    (pieced / "model.onnx.data").write_bytes(content)
+    begin = range(len(content))[place] // 1000 * 1000
+    end = min(begin + 1000, len(content))
+    with pytest.raises(BundleError, match=rf"model\.onnx\.data: sha256 of bytes {begin} to {end} is"):
+        load(pieced)
+
+
+@pytest.mark.parametrize(
+    "pieces", [[], ["0" * 64], ["0" * 63] * 152, "0" * 64, 3, {"0": "1"}, [None] * 152], ids=str
+)
+def test_pieces_that_do_not_make_up_the_file_are_refused(pieced: Path, pieces: Any) -> None:
+    edit_manifest(pieced, lambda fields: fields["files"]["model.onnx.data"].update(pieces=pieces))
+    if pieces == []:
+        verify(pieced)  # the hash of the whole stands for it, as in a bundle of an older export
+        return
+    with pytest.raises(BundleError, match=r"model\.onnx\.data has no size and hash"):
+        verify(pieced)
+
+
+def test_the_hash_of_a_model_is_made_of_what_is_verified(pieced: Path) -> None:
+    def pretend(fields: dict[str, Any]) -> None:  # to be another model, by a hash that nobody compares
+        fields["files"]["model.onnx.data"]["sha256"] = "1" * 64
+
+    before = verify(pieced).model_sha256
+    edit_manifest(pieced, pretend)
+    assert verify(pieced).model_sha256 == before
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data", "tokenizer.json"])

@@ -12,11 +12,13 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mothertongue.errors import BundleError
+from mothertongue.threads import allowed_cpus
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -25,7 +27,8 @@ CONFIG_FILE = "config.json"
 PARITY_FILE = "parity.json"
 REQUIRED_FILES = (GRAPH_FILE, CONFIG_FILE, "tokenizer.json", "tokenizer_config.json")
 MAXIMUM_MANIFEST_BYTES = 1 << 24
-HASHED_BYTES = 1 << 22  # at once: Python is free for other threads meanwhile
+PIECE_BYTES = 1 << 24  # of a file that is hashed in pieces, so that several threads can share the work
+HASHED_BYTES = 1 << 20  # at once: Python is free for other threads meanwhile
 ONNXRUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
 
 
@@ -35,6 +38,26 @@ class FileRecord:
 
     sha256: str
     bytes: int
+    pieces: Sequence[str] = ()  # SHA-256 of each PIECE_BYTES of a longer file, the last piece shorter
+
+    def parts(self) -> Iterator[tuple[int, int, str]]:
+        """Yield what is verified: begin and end of each part of the file, and its SHA-256."""
+        if not self.pieces:
+            yield 0, self.bytes, self.sha256
+        for number, sha256 in enumerate(self.pieces):
+            yield number * PIECE_BYTES, min((number + 1) * PIECE_BYTES, self.bytes), sha256
+
+    def is_sound(self) -> bool:
+        """Return whether these are a size and hashes of the form that the format asks for."""
+        if not isinstance(self.bytes, int) or not isinstance(self.pieces, list | tuple):
+            return False
+        whole = not self.pieces or len(self.pieces) == -(-self.bytes // PIECE_BYTES)
+        return whole and all(
+            re.fullmatch("[0-9a-f]{64}", str(sha256)) for sha256 in (self.sha256, *self.pieces)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "pieces" or value}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +81,8 @@ class Manifest:
     def model_sha256(self) -> str:
         """One hash for all that decides what the model says: graph, weights, tokenizer and settings."""
         names = [name for name in sorted(self.files) if name in REQUIRED_FILES or name.startswith(GRAPH_FILE)]
-        listed = "".join(f"{self.files[name].sha256}  {name}\n" for name in names)
+        hashes = {name: " ".join(sha256 for *_, sha256 in self.files[name].parts()) for name in names}
+        listed = "".join(f"{hashes[name]}  {name}\n" for name in names)
         return hashlib.sha256(listed.encode()).hexdigest()
 
     @classmethod
@@ -91,7 +115,7 @@ class Manifest:
                 raise BundleError(
                     f"{path}: the file {name!r} lies outside the bundle; do not use this bundle"
                 )
-            if not (isinstance(record.bytes, int) and re.fullmatch("[0-9a-f]{64}", str(record.sha256))):
+            if not record.is_sound():
                 raise BundleError(f"{path}: {name} has no size and hash; copy or export the bundle again")
         return manifest
 
@@ -115,13 +139,17 @@ def verify(folder: Path) -> Manifest:
             raise BundleError(f"{folder / name}: behind a link; copy the folder itself into the bundle")
         if (size := file_size(folder / name)) != record.bytes:
             raise BundleError(f"{folder / name}: {size} bytes, the manifest says {record.bytes}; {again}")
-    for name, record in manifest.files.items():
-        found = file_record(folder / name)
-        if found.sha256 != record.sha256:
-            raise BundleError(
-                f"{folder / name}: sha256 is {found.sha256[:12]}, "
-                f"the manifest says {record.sha256[:12]}; {again}"
-            )
+    parts = [(name, *part) for name, record in manifest.files.items() for part in record.parts()]
+    with ThreadPoolExecutor(len(allowed_cpus())) as pool:
+        hashes = pool.map(lambda part: part_sha256(folder / part[0], part[1], part[2]), parts)
+        for (name, begin, end, sha256), found in zip(parts, hashes, strict=True):
+            if found != sha256:
+                pool.shutdown(wait=False, cancel_futures=True)
+                where = f"of bytes {begin} to {end} " if manifest.files[name].pieces else ""
+                raise BundleError(
+                    f"{folder / name}: sha256 {where}is {found[:12]}, "
+                    f"the manifest says {sha256[:12]}; {again}"
+                )
     return manifest
 
 
@@ -147,8 +175,9 @@ def write_manifest(
         files=files,
     )
     temporary = folder / f".{MANIFEST_FILE}.tmp"
+    fields = asdict(manifest) | {"files": {name: record.as_dict() for name, record in files.items()}}
     with temporary.open("w", encoding="utf-8") as file:
-        json.dump(asdict(manifest), file, ensure_ascii=False, indent=2)
+        json.dump(fields, file, ensure_ascii=False, indent=2)
         file.write("\n")
         file.flush()
         os.fsync(file.fileno())
@@ -179,11 +208,20 @@ def is_plain(name: str) -> bool:
 def file_record(path: Path) -> FileRecord:
     """Return the size and SHA-256 of the file at `path`; raise BundleError if it is a link or no file."""
     size = file_size(path)
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(HASHED_BYTES, max(size, 1))))
+    begins = range(0, size, PIECE_BYTES) if size > PIECE_BYTES else ()
+    pieces = [part_sha256(path, begin, min(begin + PIECE_BYTES, size)) for begin in begins]
+    return FileRecord(sha256=part_sha256(path, 0, size), bytes=size, pieces=pieces)
+
+
+def part_sha256(path: Path, begin: int, end: int) -> str:
+    """Return the SHA-256 of the bytes from `begin` to `end` of the file at `path`."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(HASHED_BYTES, max(end - begin, 1))))
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
+        file.seek(begin)
+        while count := file.readinto(buffer[: end - begin]):
             digest.update(buffer[:count])
-    return FileRecord(sha256=digest.hexdigest(), bytes=size)
+            begin += count
+    return digest.hexdigest()
 
 
 def file_size(path: Path) -> int:

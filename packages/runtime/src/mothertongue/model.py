@@ -157,16 +157,17 @@ def load(folder: Path | str, *, threads: int | None = None, sessions: int = SESS
     """
     folder = Path(folder)
     watch = Watch()  # sees what else runs while the bundle is verified
-    with ThreadPoolExecutor(1) as pool:  # hashing leaves Python free for the import
+    with ThreadPoolExecutor(1) as pool:  # hashing leaves Python free for the import, onnxruntime for the rest
         verified = pool.submit(verify, folder)
         Engine.prepare()
         manifest = verified.result()
-    check_graph(folder, manifest)
-    try:
-        format_ = ChatFormat.open(folder)
-    except DataError as error:
-        raise BundleError(f"{error}; export the bundle again") from error
-    engine = Engine.open(folder, threads=threads, watch=watch)
+        check_graph(folder, manifest)
+        opened = pool.submit(ChatFormat.open, folder)
+        engine = Engine.open(folder, threads=threads, watch=watch)
+        try:
+            format_ = opened.result()
+        except DataError as error:
+            raise BundleError(f"{error}; export the bundle again") from error
     if format_.tokenizer.vocabulary > engine.vocabulary:
         raise BundleError(
             f"{folder}: the tokenizer has {format_.tokenizer.vocabulary} tokens, the graph "

@@ -29,7 +29,7 @@ CHUNK_TOKENS = 128
 # Longer than the gap between two operators, shorter than that between two answers: as fast as spinning for
 # ever (59 against 50 to 57 tokens/s alone), and 29 instead of 20 beside a busy process until it is noticed.
 SPIN_US = 100
-SHORTEST_LOOK_S = 0.2  # at the machine, before the first decision
+SHORTEST_LOOK_S = 0.1  # at the machine, before the first decision; loading takes no longer to come to it
 
 
 class Engine:
