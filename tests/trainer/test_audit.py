@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,23 @@ def test_prepared_rows_pass(encoded_run: Any) -> None:
     run = training_run(recipe, rows, model, build_optimizer(model, recipe.optimizer))
     certificate = audit(run)
     assert certificate.verdict == "PASS", [check for check in certificate.checks if check.verdict != "PASS"]
+
+
+def test_held_out_text_in_the_training_rows_fails(encoded_run: Any, tmp_path: Path) -> None:
+    corpus = dataclasses.replace(
+        encoded_run.recipe.corpus, mixture={"গদ্য": 1.0}
+    )  # sums repeat too much to tell
+    recipe = dataclasses.replace(encoded_run.recipe, corpus=corpus)
+    folder = shutil.copytree(encoded_run.folder, tmp_path / "run")
+
+    def verdict() -> str:
+        model = Qwen3(recipe.model, recipe.tokenizer.vocabulary)
+        run = RecipeRun(recipe, Rows.open(recipe, folder), model, build_optimizer(model, recipe.optimizer))
+        return next(check.verdict for check in audit(run).checks if check.name == "held-out overlap")
+
+    assert verdict() == "PASS"
+    shutil.copy(folder / "corpus" / "গদ্য.jsonl", folder / "corpus" / "heldout.jsonl")
+    assert verdict() == "FAIL"
 
 
 def test_a_certificate_depends_on_what_decides_the_weights(run: RecipeRun) -> None:

@@ -75,6 +75,22 @@ def test_free_typing_quotes_drops_marks_and_stays_readable() -> None:
     assert {"What is নদী in English?", "what is নদী in English"} <= typed
 
 
+def test_a_request_that_ends_with_a_vowel_sign_may_end_with_a_danda() -> None:
+    random = np.random.default_rng(0)
+    typed = {ask_freely("{w} ইংরেজিতে লেখো", {"w": "নদী"}, random) for _ in range(200)}
+    assert {"নদী ইংরেজিতে লেখো", "নদী ইংরেজিতে লেখো।"} <= typed
+    typed = {ask_freely("বাংলা: {e}", {"e": "river"}, random) for _ in range(200)}
+    assert not [question for question in typed if question.endswith((":।", ":?"))]
+
+
+def test_requests_are_polite_at_either_end() -> None:
+    random = np.random.default_rng(0)
+    typed = {ask_freely("What is {w} in English?", {"w": "নদী"}, random) for _ in range(2000)}
+    assert {"please, What is নদী in English?", "What is নদী in English please"} <= typed
+    typed = {ask_freely("{w} ইংরেজিতে কী?", {"w": "নদী"}, random) for _ in range(2000)}
+    assert {"স্যার, নদী ইংরেজিতে কী?", "নদী ইংরেজিতে কী স্যার"} <= typed
+
+
 def test_a_bare_word_stays_bare() -> None:
     random = np.random.default_rng(0)
     typed = {ask_freely("{w}", {"w": "নদী"}, random) for _ in range(300)}

@@ -33,7 +33,7 @@ def test_two_small_rows_by_hand() -> None:
         component=np.zeros(3, dtype=np.uint8), start=np.array([0, 4, 7]), length=np.array([3, 3, 2])
     )
     plan = Plan(pieces=pieces, offsets=np.array([0, 2, 3]))
-    rows = Rows([shard], plan, row_tokens=6, batch_rows=2, pad=PAD)
+    rows = Rows([shard], plan, run_folder=Path(), row_tokens=6, batch_rows=2, pad=PAD)
     batch = rows.batch(0)
     assert batch.tokens.tolist() == [[BOS, 11, 12, BOS, 1, 21], [2, 31, PAD, PAD, PAD, PAD]]
     x = IGNORED
@@ -139,7 +139,7 @@ def test_rows_of_another_text_or_tokenizer_are_other_rows() -> None:
         )
         empty = Pieces(component=np.zeros(0, dtype=np.uint8), start=np.zeros(0), length=np.zeros(0))
         plan = Plan(pieces=empty, offsets=np.zeros(1))
-        return Rows([shard], plan, row_tokens=6, batch_rows=2, pad=PAD)
+        return Rows([shard], plan, run_folder=Path(), row_tokens=6, batch_rows=2, pad=PAD)
 
     first = rows([0, 4, 10], "a").identity
     assert first == rows([0, 4, 10], "a").identity

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 
 import numpy as np
@@ -53,7 +54,8 @@ def test_a_word_without_a_definition_is_explained_in_english(turns: dict[str, li
     meanings = [turn for turn in about(turns["english"], "যাওয়া") if "অর্থ" in turn.question]
     assert meanings
     assert {turn.answer for turn in meanings} == {"to go"}
-    assert not [turn for turn in about(turns["english"], "নদী") if "শব্দের অর্থ" in turn.question]
+    assert "যাওয়া শব্দের অর্থ কী?" in {turn.question for turn in turns["english"]}
+    assert "নদী শব্দের অর্থ কী?" not in {turn.question for turn in turns["english"]}
 
 
 def test_bare_words_are_taught_in_both_directions(turns: dict[str, list[Turn]]) -> None:
@@ -83,6 +85,23 @@ def test_unlearned_words_are_refused_in_every_way_of_asking(turns: dict[str, lis
     assert any("oyster" in turn.question for turn in turns["not_learned"])
     assert {turn.answer for turn in about(turns["not_learned"], "যাওয়া")} == {NO_SENTENCE}
     assert not [turn for component in turns.values() for turn in about(component, "গোপন")]
+
+
+def test_how_a_word_is_asked_for_does_not_tell_whether_it_was_learned() -> None:
+    """Of the ways of asking that every learned word is asked in, unlearned words have their part."""
+    names = [f"{a}{b}{c}" for a in "কখগঘচছজঝটঠড" for b in "তথদধনপফবভ" for c in "মযরলশষসহ"]
+    unlearned = tuple((name, "") for name in names)
+    words = dataclasses.replace(WORDS, core=(), english=(), unlearned=unlearned)
+    asked = [turn.question for turn in chat_turns(words, np.random.default_rng(0))["not_learned"]]
+    known = [*Questioner(WORDS, np.random.default_rng(0)).many("english", {"w": "নদী"}, "river", 12)]
+    assert [turn.question for turn in known].count("নদী ইংরেজিতে কী?") == 1
+
+    def share(pattern: str) -> float:
+        return sum(re.fullmatch(pattern, question) is not None for question in asked) / len(asked)
+
+    assert share(r"\S+ ইংরেজিতে কী\?") == pytest.approx(0.4 / 12, rel=0.4)
+    assert share(r"\S+ শব্দের অর্থ কী\?") == pytest.approx(0.35 / 4, rel=0.3)
+    assert share(r"\S+") >= 0.05
 
 
 def test_unseen_sums_are_symmetric_and_some() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ from mothertongue_arbiter.run import Declared
 from mothertongue_arbiter.torch.run.scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
 from mothertongue_trainer.checkpoint import FREE_FIELDS, deciding_settings, moments_of, restore
+from mothertongue_trainer.heldout_rows import HeldOutRows
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
@@ -89,11 +92,22 @@ class RecipeRun:
         return {**recipe, **getattr(self.rows, "identity", {})}
 
     def batch(self, step: int) -> TensorBatch:
-        batch = TensorBatch.of(self.rows.batch(step), self.model.head_weight.device)
-        return TensorBatch._make(rows[: self.training.batch_sequences, :AUDITED_TOKENS] for rows in batch)
+        return self._tensors(self.rows.batch(step))
+
+    def _tensors(self, rows: Batch) -> TensorBatch:
+        batch = TensorBatch.of(rows, self.model.head_weight.device)
+        return TensorBatch._make(part[: self.training.batch_sequences, :AUDITED_TOKENS] for part in batch)
 
     def micro_batches(self, step: int, rank: int) -> list[TensorBatch]:
         return list(self.batch(step).split(self.training.micro_batch_sequences or 1))
+
+    @cached_property
+    def eval_batches(self) -> Callable[[int], TensorBatch] | None:
+        """Return what gives batch i of the held-out text; None if the rows are of no run folder."""
+        if not isinstance(self.rows, Rows):
+            return None
+        heldout = HeldOutRows.open(self.recipe, self.rows.run_folder)
+        return lambda number: self._tensors(heldout.batch(number))
 
     def documents(self, step: int, rank: int) -> Tensor:
         return self.batch(step).documents

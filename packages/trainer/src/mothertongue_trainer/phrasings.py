@@ -16,10 +16,25 @@ VOWEL_SIGNS = "ািীুূৃেৈোৌ"
 INDEPENDENT_VOWELS = "অআইঈউঊএঐওঔ"
 OPENINGS = (
     "আচ্ছা, ", "বলো তো, ", "বলুন তো, ", "দয়া করে বলো, ", "দয়া করে বলুন, ", "আমাকে বলো, ", "একটু বলো, ",
-    "ভাই, ", "আমি জানতে চাই, ", "তুমি কি জানো, ", "আপনি কি বলতে পারেন, ", "এবার বলো, ", "প্লিজ, ", "জানতে চাইছি, ",
+    "ভাই, ", "আমি জানতে চাই, ", "তুমি কি জানো, ", "আপনি কি বলতে পারেন, ", "এবার বলো, ", "প্লিজ, ",
+    "জানতে চাইছি, ", "দাদা, ", "স্যার, ", "আপু, ", "বন্ধু, ", "শোনো, ", "শুনুন, ", "হ্যালো, ", "প্রশ্ন: ",
+    "একটা প্রশ্ন, ", "এখন বলো, ", "অনুগ্রহ করে বলুন, ", "সাহায্য করো, ", "তাহলে ",
+    "আজ পড়ার সময় মনে হলো, ", "পড়ার জন্য দরকার, ", "ছেলে জিজ্ঞেস করেছে, ", "ক্লাসে জিজ্ঞেস করেছে, ",
+    "বই পড়ে জানতে ইচ্ছে হলো, ", "মনে পড়ছে না, ", "ঠিক করে বলো, ", "তাড়াতাড়ি বলো, ",
 )  # fmt: skip
-CLOSINGS = (" বলো তো", " ভাই", " প্লিজ", " দয়া করে বলো", " একটু বলবে", " জানো কি", " বলুন তো")
-ENGLISH_OPENINGS = ("please, ", "can you tell me, ", "hello, ", "tell me, ", "ok, ", "now, ")
+CLOSINGS = (
+    " বলো তো", " ভাই", " প্লিজ", " দয়া করে বলো", " একটু বলবে", " জানো কি", " বলুন তো", " দাদা", " স্যার",
+    " রে", " বলবেন কি", " একটু জানাও", " জানা আছে", " ঠিক করে বলো", " সাহায্য করো", " বুঝতে পারছি না",
+    " আমি জানি না", " মনে নেই", " বন্ধু", " গো",
+)  # fmt: skip
+ENGLISH_OPENINGS = (
+    "please, ", "can you tell me, ", "hello, ", "tell me, ", "ok, ", "now, ", "hi, ", "question: ",
+    "quick question, ", "for school, ", "I wonder, ", "sir, ", "hey, ", "so, ", "help me, ", "one more, ",
+)  # fmt: skip
+ENGLISH_CLOSINGS = (
+    " please", " for me", " thanks", " I forgot", " for my homework", " if you know", " now",
+    " my friend",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +111,19 @@ def ask_freely(phrasing: str, values: Mapping[str, str], random: np.random.Gener
     question = ask(phrasing, values)
     if signed < 0.25:
         question = question.rstrip("?")
-    elif signed < 0.35 and question[-1].isalnum() and " " in question:
+    elif signed < 0.35 and question[-1] not in "?।:=" and " " in question:
         question += "?" if phrasing.isascii() else "।"
     elif signed < 0.40 and question[-1] == "?":
         question = question[:-1] + " ?"
     if phrasing.isascii() and lowered < 0.35:
         question = question[0].lower() + question[1:]
-    if polite > 0.25 or " " not in question:
+    if polite > 0.16 or " " not in question:
         return question
     if phrasing.isascii():
-        return _pick(ENGLISH_OPENINGS, random) + question
-    if polite < 0.17 or not phrasing.endswith("?"):
+        if polite < 0.1:
+            return _pick(ENGLISH_OPENINGS, random) + question
+        return question.rstrip(" ?") + _pick(ENGLISH_CLOSINGS, random)
+    if polite < 0.1 or not phrasing.endswith("?"):
         return _pick(OPENINGS, random) + question
     return question.rstrip(" ?।") + _pick(CLOSINGS, random)
 

@@ -36,8 +36,16 @@ class Rows:
     """All rows of one run. Open it with `Rows.open`."""
 
     def __init__(
-        self, shards: Sequence[Shard], plan: Plan, *, row_tokens: int, batch_rows: int, pad: int
+        self,
+        shards: Sequence[Shard],
+        plan: Plan,
+        *,
+        run_folder: Path,
+        row_tokens: int,
+        batch_rows: int,
+        pad: int,
     ) -> None:
+        self.run_folder = run_folder
         self._shards = shards
         self._plan = plan
         self._row_tokens = row_tokens
@@ -73,7 +81,7 @@ class Rows:
         row_tokens, batch_rows = recipe.training.sequence_tokens, recipe.training.batch_sequences
         plan = make_plan(components, rows=recipe.steps * batch_rows, row_tokens=row_tokens, seed=recipe.seed)
         pad = int(shards[0].metadata["pad"])
-        return cls(shards, plan, row_tokens=row_tokens, batch_rows=batch_rows, pad=pad)
+        return cls(shards, plan, run_folder=run_folder, row_tokens=row_tokens, batch_rows=batch_rows, pad=pad)
 
     @property
     def steps(self) -> int:

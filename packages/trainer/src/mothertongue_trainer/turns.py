@@ -28,12 +28,21 @@ QUESTIONS = {
     "sums": 40,
     "everyday": 4,
 }
+MEANINGS = 4  # of the 16: "what does it mean", for a word without a learned definition, answered in English
 ENGLISH_UNLEARNED = 0.15  # of the unlearned words are asked from English as well
 # An unfamiliar word beside the one asked for made the model say that it had not learned that: for half of the
 # questions in unseen phrasings. So some questions, of learned and unlearned words alike, hold a word to pass
 # over. More of them slow the learning and weaken the refusal of words that are really unknown.
 INTERRUPTED = 0.025
-REFUSED_SKILLS = {"english": 0.4, "definition": 0.4, "sentence": 0.2}  # how unlearned words are asked for
+# How unlearned words are asked for, "bare" without a question: as learned ones are. Where a way of asking is
+# rarer among them, the model takes it as a sign that the word is known, and invents an answer.
+REFUSED_SKILLS = {"bare": 0.05, "english": 0.4, "definition": 0.35, "sentence": 0.2}
+REFUSED_QUESTIONS = {
+    "bangla": QUESTIONS["bangla"],
+    "english": QUESTIONS["english"] - MEANINGS,
+    "definition": MEANINGS,
+    "sentence": QUESTIONS["sentence"],
+}
 
 T = TypeVar("T")
 
@@ -64,20 +73,20 @@ class Questioner:
         phrasings = self._phrasings[skill]
         listed = self.random.permutation(len(phrasings.taught))
         for number in range(count):
-            if number == 0:
-                question = ask(phrasings.canonical, values)
-            elif number % 2 and phrasings.composed:
-                question = self._typed(self._composed(phrasings), values)
-            else:
-                question = self._typed(phrasings.taught[listed[number % len(listed)]], values)
-            yield Turn(question=question, answer=answer)
+            phrasing = phrasings.taught[listed[number % len(listed)]]
+            yield Turn(question=self._question(phrasings, number, phrasing, values), answer=answer)
 
-    def one(self, skill: str, values: Mapping[str, str], answer: str) -> Turn:
-        """Return a turn in any phrasing."""
+    def one(self, skill: str, values: Mapping[str, str], answer: str, *, of: int) -> Turn:
+        """Return one of the turns that `many` would yield for a count of `of`."""
         phrasings = self._phrasings[skill]
-        composed = self._composed(phrasings)
-        phrasing = composed if self.random.random() < 0.5 else self._any(phrasings.taught)
-        return Turn(question=self._typed(phrasing, values), answer=answer)
+        number = int(self.random.integers(of))
+        question = self._question(phrasings, number, self._any(phrasings.taught), values)
+        return Turn(question=question, answer=answer)
+
+    def _question(self, phrasings: Phrasings, number: int, listed: str, values: Mapping[str, str]) -> str:
+        if number == 0:
+            return ask(phrasings.canonical, values)
+        return self._typed(self._composed(phrasings) if number % 2 and phrasings.composed else listed, values)
 
     def _typed(self, phrasing: str, values: Mapping[str, str]) -> str:
         fillers = self._fillers[phrasing.isascii()]
@@ -118,8 +127,7 @@ def chat_turns(words: WordList, random: np.random.Generator) -> dict[str, list[T
 def _english_turns(words: WordList, questioner: Questioner) -> Iterator[Turn]:
     for word in words.core:
         values, answer = {"w": word.word}, word.senses[0]
-        # A word without a learned definition answers "what does it mean" in English.
-        meanings = 0 if word.definition else QUESTIONS["english"] // 4
+        meanings = 0 if word.definition else MEANINGS
         yield Turn(question=word.word, answer=answer)
         yield from questioner.many("english", values, answer, QUESTIONS["english"] - meanings)
         yield from questioner.many("definition", values, answer, meanings)
@@ -183,9 +191,12 @@ def _not_learned_turns(words: WordList, questioner: Questioner) -> Iterator[Turn
     random = questioner.random
     skills = random.choice(list(REFUSED_SKILLS), size=len(words.unlearned), p=list(REFUSED_SKILLS.values()))
     for skill, (word, english) in zip(skills, words.unlearned, strict=True):
-        yield questioner.one(skill, {"w": word}, NOT_LEARNED)
+        if skill == "bare":
+            yield Turn(question=word, answer=NOT_LEARNED)
+        else:
+            yield questioner.one(skill, {"w": word}, NOT_LEARNED, of=REFUSED_QUESTIONS[skill])
         if english and random.random() < ENGLISH_UNLEARNED:
-            yield questioner.one("bangla", {"e": english}, NOT_LEARNED)
+            yield questioner.one("bangla", {"e": english}, NOT_LEARNED, of=REFUSED_QUESTIONS["bangla"])
     for item in words.core:
         if not item.sentence:
-            yield questioner.one("sentence", {"w": item.word}, NO_SENTENCE)
+            yield questioner.one("sentence", {"w": item.word}, NO_SENTENCE, of=QUESTIONS["sentence"])
