@@ -54,6 +54,14 @@ def test_the_certificate_file_has_the_keys_that_others_read(tmp_path):
     assert path.with_suffix(".txt").read_text(encoding="utf-8").startswith("PASS     check 0")
 
 
+def test_the_cost_in_training_steps_is_written_and_read_again(tmp_path):
+    timed = replace(certificate_of(Verdict.PASS), seconds=5.0, float64_seconds=3.0, step_seconds=0.125)
+    timed.write(tmp_path / "certificate.json")
+    assert json.loads((tmp_path / "certificate.json").read_text(encoding="utf-8"))["training_steps"] == 16.0
+    assert Certificate.read(tmp_path / "certificate.json").training_steps == 16.0
+    assert certificate_of(Verdict.PASS).training_steps is None
+
+
 def test_the_certificate_states_the_score_of_the_shipped_file():
     from faults.zoo import FAULTS, HEALTHY
 

@@ -34,6 +34,14 @@ def test_notes_of_the_run_stand_just_before_the_verdict():
     assert console.export_text().splitlines()[-2] == "Note: the rows are random"
 
 
+def test_the_cost_is_told_in_training_steps_of_the_run_with_the_work_in_float64_apart():
+    timed = replace(certificate_of(Verdict.PASS), seconds=5.0, float64_seconds=3.0, step_seconds=0.125)
+    line = "Cost: 2.0 s = 16 training steps of this run, 0.125 s each, and 3.0 s in float64"
+    assert line in text_page(timed).splitlines()
+    assert "Cost: 2.0 s and 3.0 s in float64" in text_page(replace(timed, step_seconds=None)).splitlines()
+    assert "Cost" not in text_page(certificate_of(Verdict.PASS))  # of a frame, which takes no step
+
+
 def test_a_narrow_terminal_gets_the_evidence_under_the_name():
     console = Console(width=48, record=True, file=io.StringIO())
     console.print(page(certificate_of(Verdict.PASS, Verdict.FAIL), columns=48))

@@ -5,8 +5,14 @@ from torch.nn import functional as F
 from zoo import ZooRun
 
 from mothertongue_arbiter import Verdict
-from mothertongue_arbiter.torch.forward.modes import dropout, evaluation, evaluation_mode, training_mode
+from mothertongue_arbiter.torch.forward.modes import dropout, evaluation, evaluation_mode
+from mothertongue_arbiter.torch.optimizer.steps import take_steps
+from mothertongue_arbiter.torch.optimizer.steps import training_mode as training_mode_in
 from mothertongue_arbiter.torch.run.subject import Unavailable
+
+
+def training_mode(subject):
+    return training_mode_in(subject, take_steps(subject))
 
 
 class EvaluatedRun(ZooRun):

@@ -85,6 +85,8 @@ class Certificate:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     seconds: float
+    float64_seconds: float = 0.0  # of these, in which the model was in float64
+    step_seconds: float | None = None  # of one training step of this run; None where none was timed
     seeds: Mapping[str, int] = field(default_factory=dict)
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +104,11 @@ class Certificate:
         return Verdict.PASS if verdicts == {Verdict.PASS} else Verdict.INCONCLUSIVE
 
     @property
+    def training_steps(self) -> float | None:
+        """What was asked beside float64, in training steps of the same run; None where none was timed."""
+        return None if not self.step_seconds else (self.seconds - self.float64_seconds) / self.step_seconds
+
+    @property
     def scope_sha256(self) -> str:
         """The hash of everything that this certificate depends on."""
         return hashlib.sha256(json.dumps(dict(self.scope), sort_keys=True).encode()).hexdigest()
@@ -116,7 +123,9 @@ class Certificate:
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate as plain JSON values, the verdict first."""
         stated = {"verdict": self.verdict, **asdict(self), "mutation_score": mutation_score()}
-        return {**stated, "scope_sha256": self.scope_sha256}
+        steps = self.training_steps
+        cost = {"training_steps": None if steps is None else round(steps, 1)}
+        return {**stated, **cost, "scope_sha256": self.scope_sha256}
 
     def write(self, path: Path) -> None:
         """Write the certificate as JSON to `path` and as a page of text beside it, or neither of them."""

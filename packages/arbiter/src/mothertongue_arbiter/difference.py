@@ -164,6 +164,12 @@ class _Central:
         )
 
 
+def moves(witness: Witness, direction: Direction, floor: Floor) -> bool:
+    """Tell quickly whether the loss moves along `direction` at all; what it does not move, no slope is of."""
+    apart = witness.loss_at(direction, EPSILONS[0]) - witness.loss_at(direction, -EPSILONS[0])
+    return abs(apart) > SIGNAL_TO_NOISE * floor.noise
+
+
 def depends(witness: Witness, direction: Direction, floor: Floor) -> bool:
     """Tell whether the loss is another one a long step away, as one that is constant in between may be."""
     apart = max(abs(witness.loss_at(direction, step) - floor.loss) for step in (LONG, -LONG))

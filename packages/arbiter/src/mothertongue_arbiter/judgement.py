@@ -16,6 +16,7 @@ from mothertongue_arbiter.difference import (
     disagrees,
     measure,
     measure_floor,
+    moves,
 )
 from mothertongue_arbiter.direction import Direction
 from mothertongue_arbiter.run import Declared
@@ -54,7 +55,7 @@ class Judge:
 
     def same_loss(self, loss: float) -> Check:
         """The oracle stands where the frame was taken: its loss is that of the frame."""
-        apart = abs(self.floor.loss - loss)
+        apart = abs(self.floor.loss - loss) - self.floor.spread
         same = apart <= LARGEST_LOSS_ERROR * max(abs(loss), 1.0)
         return Check(
             name="loss of the oracle",
@@ -181,7 +182,10 @@ class Judge:
         def is_faulty(group: list[str]) -> bool:
             return disagrees(self.witness, self._direction(group, along), self.floor)
 
-        if measure(self.witness, self._direction(names, along), self.floor).verdict != "WRONG":
+        direction = self._direction(names, along)
+        if not moves(self.witness, direction, self.floor):
+            return []
+        if measure(self.witness, direction, self.floor).verdict != "WRONG":
             return []
         return list(locate(names, is_faulty).names)
 

@@ -34,7 +34,8 @@ def page(certificate: Certificate, *, columns: int = PAGE_COLUMNS) -> Renderable
     ]
     notes = [Text(f"Note: {note}") for note in certificate.notes]
     listed = _table(rows) if columns >= TABLE_COLUMNS else _list(rows)
-    return Group(listed, Text(), *notes, _summary(certificate))
+    cost = [Text(_cost(certificate))] if certificate.float64_seconds else []
+    return Group(listed, Text(), *cost, *notes, _summary(certificate))
 
 
 Row = tuple[Text, str, Text, str]
@@ -85,6 +86,14 @@ def _facts(certificate: Certificate) -> dict[str, str]:
         "Mutation score": mutation_score(),
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _cost(certificate: Certificate) -> str:
+    wide, steps = certificate.float64_seconds, certificate.training_steps
+    told = f"Cost: {certificate.seconds - wide:.1f} s"
+    if steps is not None:
+        told += f" = {steps:.0f} training steps of this run, {certificate.step_seconds:.3g} s each,"
+    return f"{told} and {wide:.1f} s in float64"
 
 
 def _line(check: Check) -> str:

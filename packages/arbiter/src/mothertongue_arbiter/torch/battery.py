@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
+from statistics import median
 
 import torch
 
@@ -36,7 +37,13 @@ from mothertongue_arbiter.torch.optimizer.averages import averaged_weights
 from mothertongue_arbiter.torch.optimizer.bookkeeping import coverage, ties
 from mothertongue_arbiter.torch.optimizer.dtypes import kept_dtypes
 from mothertongue_arbiter.torch.optimizer.handover import handed_gradient
-from mothertongue_arbiter.torch.optimizer.steps import Steps, movement, step_weights, take_steps
+from mothertongue_arbiter.torch.optimizer.steps import (
+    Steps,
+    movement,
+    step_weights,
+    take_steps,
+    training_mode,
+)
 from mothertongue_arbiter.torch.optimizer.updates import update_parity
 from mothertongue_arbiter.torch.program.battery import check_program
 from mothertongue_arbiter.torch.reference.gradients import reference_gradients
@@ -60,7 +67,9 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
         }
         device = str(next(run.model.parameters()).device)
         rounding = _check_as_it_is(subject, ledger)
+        begin = ledger.seconds
         _check_in_float64(subject, own, rounding, ledger)
+        float64_seconds = ledger.seconds - begin
     with preserved(run):
         _check_steps(subject, rounding, ledger)
     check_program(subject, ledger.run)
@@ -71,6 +80,8 @@ def certify(run: TrainingRun, *, step: int, options: Options) -> Certificate:
         shapes=shapes,
         dtypes=dtypes,
         seconds=round(ledger.seconds, 3),
+        float64_seconds=round(float64_seconds, 3),
+        step_seconds=median(subject.step_seconds) if subject.step_seconds else None,
         seeds={"directions": options.seed, "random numbers": options.seed},
         device=device,
         versions={
@@ -198,7 +209,7 @@ def _check_steps(subject: Subject, rounding: OwnPrecision, ledger: Ledger) -> No
     ledger.run("moving average", lambda: averaged_weights(subject, taken()))
     ledger.run("dtypes", lambda: kept_dtypes(subject, taken()))
     ledger.run("dropout", lambda: modes.dropout(subject))
-    ledger.run("training mode", lambda: modes.training_mode(subject))
+    ledger.run("training mode", lambda: training_mode(subject, taken()))
     ledger.run("evaluation mode", lambda: modes.evaluation_mode(subject))
 
 

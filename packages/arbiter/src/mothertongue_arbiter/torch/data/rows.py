@@ -120,16 +120,19 @@ def _joined(batches: Sequence[Any]) -> Any:
 
 def looked_at(subject: Subject, steps: int = LOOKED_AT_STEPS) -> dict[int, Rows]:
     """Return the rows of `batch(step)` for as many steps as a second allows; fewer when the data end."""
-    begun, found = time.perf_counter(), {}
-    for step in range(subject.step, subject.step + steps):
+    begun, read = time.perf_counter(), subject.rows_read
+    wanted = range(subject.step, subject.step + steps)
+    for step in wanted:
+        if step in read:
+            continue
         try:
             batch = subject.run.batch(step)
         except Exception:  # no such step
             break
-        found[step] = Rows.of([batch])
+        read[step] = Rows.of([batch])
         if time.perf_counter() - begun > LOOKED_AT_SECONDS:
             break
-    return found
+    return {step: rows for step, rows in read.items() if step in wanted}
 
 
 def shortest(tables: Iterable[Rows]) -> int:

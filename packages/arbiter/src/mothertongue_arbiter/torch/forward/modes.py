@@ -14,6 +14,7 @@ from mothertongue_arbiter.judgement import named
 from mothertongue_arbiter.torch.run.backward import fix_random_numbers, scalar
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
+ModuleCall = tuple[str, bool, bool]  # its name, whether it was in training mode, whether with gradients
 DROPPING = ("drop", "stochastic_depth")  # parts of the names under which a module keeps a probability
 
 
@@ -41,23 +42,6 @@ def training(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def training_mode(subject: Subject) -> Check:
-    """In the real step dropout and batch norm are in training mode, and gradients are on."""
-    step = subject.need("train_step")
-    acting = acting_modules(subject.run.model, subject)
-    with _watched(subject.run.model) as calls:
-        step(subject.step)
-    if not calls:
-        raise Unavailable("`train_step` calls no module of this run's `model`")
-    if not any(with_gradient for _, _, with_gradient in calls):
-        return _failed("training mode", "gradients are off in every forward of the step", "no_grad() left on")
-    at_rest = _in_mode(calls, acting, wanted=True)
-    if at_rest:
-        evidence = f"in evaluation mode during the training step: {named(at_rest)}"
-        return _failed("training mode", evidence, "model.eval() left on", at_rest)
-    return _passed("training mode", acting, "in training mode during the step")
-
-
 def evaluation_mode(subject: Subject) -> Check:
     """The run's own evaluation is one: dropout and batch norm rest, and training goes on as before."""
     evaluate = subject.need("evaluate")
@@ -65,30 +49,30 @@ def evaluation_mode(subject: Subject) -> Check:
     acting = acting_modules(model, subject)
     before = {name: module.training for name, module in model.named_modules()}
     weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-    with _watched(model) as calls, torch.enable_grad():
+    with watched_modes(model) as calls, torch.enable_grad():
         evaluate()
         gradient_left_on = torch.is_grad_enabled()
     name = "evaluation mode"
-    still_acting = _in_mode(calls, acting, wanted=False)
+    still_acting = in_mode(calls, acting, wanted=False)
     if still_acting:
         evidence = f"in training mode during `evaluate()`: {named(still_acting)}"
-        return _failed(name, evidence, "model.eval() is missing", still_acting)
+        return failed(name, evidence, "model.eval() is missing", still_acting)
     if not gradient_left_on:
-        return _failed(name, "gradients are off after `evaluate()`", "set_grad_enabled(False) left on")
+        return failed(name, "gradients are off after `evaluate()`", "set_grad_enabled(False) left on")
     moved = [one for one, tensor in model.state_dict().items() if not torch.equal(tensor, weights[one])]
     if moved:
-        return _failed(name, f"`evaluate()` changes {named(moved)}", "a step or running statistics", moved)
+        return failed(name, f"`evaluate()` changes {named(moved)}", "a step or running statistics", moved)
     changed = [
         one for one, module in model.named_modules() if module.training != before[one] and one in acting
     ]
     if changed and hasattr(subject.run, "train_step"):  # many programs say train() at the start of a step
-        with _watched(model) as calls:
+        with watched_modes(model) as calls:
             subject.run.train_step(subject.step + 1)
-        changed = _in_mode(calls, acting, wanted=True)
+        changed = in_mode(calls, acting, wanted=True)
     if changed:
         evidence = f"not back in training mode after `evaluate()`: {named(changed)}"
-        return _failed(name, evidence, "model.train() is missing after the evaluation", changed)
-    return _passed(name, acting, "at rest during `evaluate()` and back afterwards")
+        return failed(name, evidence, "model.train() is missing after the evaluation", changed)
+    return passed(name, acting, "at rest during `evaluate()` and back afterwards")
 
 
 def dropout(subject: Subject) -> Check:
@@ -100,7 +84,7 @@ def dropout(subject: Subject) -> Check:
         in_evaluation = _is_random(subject)
     if in_evaluation:
         evidence = "in evaluation mode the loss depends on random numbers"
-        return _failed("dropout", evidence, "a dropout that does not ask whether the model is training")
+        return failed("dropout", evidence, "a dropout that does not ask whether the model is training")
     dropping = [name for name, what in acting_modules(model, subject).items() if "norm" not in what.lower()]
     modules = [
         name for name in dropping if isinstance(model.get_submodule(name), nn.modules.dropout._DropoutNd)
@@ -112,7 +96,7 @@ def dropout(subject: Subject) -> Check:
     with training(model):
         if modules and not _is_random(subject):
             evidence = f"no random number in training mode, though there is dropout: {named(modules)}"
-            return _failed("dropout", evidence, "dropout that is never applied")
+            return failed("dropout", evidence, "dropout that is never applied")
     return Check(
         name="dropout", verdict=Verdict.PASS, evidence=f"{len(dropping)} modules drop in training only"
     )
@@ -144,10 +128,10 @@ def acting_modules(model: nn.Module, subject: Subject) -> dict[str, str]:
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[list[tuple[str, bool, bool]]]:
-    """Collect (module, in training mode, with gradients) of every module call inside."""
+def watched_modes(model: nn.Module) -> Iterator[list[ModuleCall]]:
+    """Collect every call of a module of `model` inside."""
     names = {id(module): name for name, module in model.named_modules()}
-    calls: list[tuple[str, bool, bool]] = []
+    calls: list[ModuleCall] = []
 
     def note(module: nn.Module, args: Any) -> None:
         name = names.get(id(module))
@@ -161,7 +145,7 @@ def _watched(model: nn.Module) -> Iterator[list[tuple[str, bool, bool]]]:
         handle.remove()
 
 
-def _in_mode(calls: list[tuple[str, bool, bool]], acting: dict[str, str], *, wanted: bool) -> list[str]:
+def in_mode(calls: list[ModuleCall], acting: dict[str, str], *, wanted: bool) -> list[str]:
     """Return the acting modules that were never called in the wanted mode, in order of their calls.
 
     A step may also evaluate something, as a teacher; a part that never trains is the fault.
@@ -180,13 +164,15 @@ def _is_random(subject: Subject) -> bool:
     return len(losses) > 1
 
 
-def _passed(name: str, acting: dict[str, str], what: str) -> Check:
+def passed(name: str, acting: dict[str, str], what: str) -> Check:
+    """Return the answer that all `acting` modules are as they should be."""
     evidence = (
         f"{len(acting)} modules with dropout or batch norm, {what}" if acting else "nothing acts differently"
     )
     return Check(name=name, verdict=Verdict.PASS, evidence=evidence)
 
 
-def _failed(name: str, evidence: str, cause: str, subjects: list[str] | None = None) -> Check:
+def failed(name: str, evidence: str, cause: str, subjects: list[str] | None = None) -> Check:
+    """Return the answer that some modules, `subjects`, are not."""
     findings = tuple(Finding(subject=one, verdict="FAIL") for one in subjects or [])
     return Check(name=name, verdict=Verdict.FAIL, evidence=evidence, cause=cause, findings=findings)

@@ -11,6 +11,7 @@ import torch
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named
 from mothertongue_arbiter.torch.data.rows import ranks_of, whole_batch
+from mothertongue_arbiter.torch.forward.modes import acting_modules, failed, in_mode, passed, watched_modes
 from mothertongue_arbiter.torch.optimizer.watching import Recorded, Watch
 from mothertongue_arbiter.torch.run.backward import backward
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
@@ -55,7 +56,7 @@ def _take_step(subject: Subject, watch: Watch, step: int) -> Recorded:
     record.average_before = watch.average()
     still = subject.stillness() if subject.is_still else nullcontext()
     logits_seen = captured_logits(subject.vocabulary, least=1 << 62)
-    with watch.watching(record), still, logits_seen as captured:
+    with watch.watching(record), still, logits_seen as captured, watched_modes(run.model) as record.modules:
         run.train_step(step)
     record.after, record.weights_after = watch.updated(), watch.weights()
     record.average_after = watch.average()
@@ -88,6 +89,21 @@ def step_weights(subject: Subject, steps: Steps) -> Check:
         + ("all tokens weigh the same" if good else f"token weights differ by a factor of {high / low:.3g}"),
         cause="" if good else "a mean of micro-batch means, where their token counts differ",
     )
+
+
+def training_mode(subject: Subject, steps: Steps) -> Check:
+    """In the real step dropout and batch norm are in training mode, and gradients are on."""
+    name, acting = "training mode", acting_modules(subject.run.model, subject)
+    for record in steps.records:
+        if not record.modules:
+            raise Unavailable("`train_step` calls no module of this run's `model`")
+        if not any(with_gradient for _, _, with_gradient in record.modules):
+            return failed(name, "gradients are off in every forward of the step", "no_grad() left on")
+        at_rest = in_mode(record.modules, acting, wanted=True)
+        if at_rest:
+            evidence = f"in evaluation mode during the training step: {named(at_rest)}"
+            return failed(name, evidence, "model.eval() left on", at_rest)
+    return passed(name, acting, "in training mode during the step")
 
 
 def _typical_weight(one: Xray) -> tuple[float, float] | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mothertongue_arbiter.run import TrainingRun
+from mothertongue_arbiter.torch.forward.modes import ModuleCall
 from mothertongue_arbiter.torch.run.state import optimizers_of
 from mothertongue_arbiter.torch.run.xray import Xray
 
@@ -37,6 +38,7 @@ class Recorded:
     handed: dict[str, Tensor | None] | None = None  # gradients when the optimizer was first called
     learning_rate: float = 0.0  # the largest of all groups, then
     xrays: list[Xray] = field(default_factory=list)  # one a micro-batch
+    modules: list[ModuleCall] = field(default_factory=list)
     # Of loss() on batch(), before the step.
     reference: Mapping[str, Tensor | None] = field(default_factory=dict)
     calls: list[dict[str, Applied]] = field(default_factory=list)  # of any optimizer, in turn

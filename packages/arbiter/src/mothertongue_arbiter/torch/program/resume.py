@@ -20,6 +20,7 @@ from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.torch.data.reading import same_tokens, watched_reading
 from mothertongue_arbiter.torch.program.snapshot import OUTCOMES, Snapshot, differences, snapshot
 from mothertongue_arbiter.torch.run.backward import fix_random_numbers
+from mothertongue_arbiter.torch.run.clock import seconds_of
 from mothertongue_arbiter.torch.run.digest import digests, leaves
 from mothertongue_arbiter.torch.run.fresh import fresh_run, replicas_of
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
@@ -151,12 +152,13 @@ def _walk(subject: Subject, run: TrainingRun, *, is_fresh: bool) -> Walk:
             # One that is a file's name says what the file holds, and that is overwritten by the next one.
             walk.at[step], walk.saved[step] = snapshot(run), _copied(given[step])
         try:
-            walk.read[step] = _take_step(run, step)
+            walk.read[step] = _take_step(subject, run, step)
         except Exception:
             if len(walk.read) <= points[0] - first:
                 raise
             break  # the data end here, after a step that can be compared
-        walk.after[step] = snapshot(run)
+        if step >= points[0]:  # nothing is compared before the first checkpoint
+            walk.after[step] = snapshot(run)
     walk.saved = {step: state for step, state in walk.saved.items() if step in walk.after}
     walk.is_live = any(digests(given[step]) != digests(state) for step, state in walk.saved.items())
     if end is not None and end not in walk.after:
@@ -166,9 +168,12 @@ def _walk(subject: Subject, run: TrainingRun, *, is_fresh: bool) -> Walk:
     return walk
 
 
-def _take_step(run: TrainingRun, step: int) -> Read:
+def _take_step(subject: Subject, run: TrainingRun, step: int) -> Read:
+    """Take one step, which is undisturbed enough to be timed as well."""
+    device = next(run.model.parameters()).device
     with watched_reading(replicas_of(run)) as reading:
-        run.train_step(step)  # type: ignore[attr-defined]
+        seconds = seconds_of(lambda: run.train_step(step), device)  # type: ignore[attr-defined]
+    subject.step_seconds.append(seconds)
     return reading.ids
 
 
@@ -188,7 +193,7 @@ def _compared(subject: Subject, walk: Walk, step: int, run: TrainingRun) -> tupl
     begun = snapshot(run)
     steps = [one for one in range(step, step + STEPS_AFTER) if one in walk.after]
     for one in steps:
-        read = _take_step(run, one)
+        read = _take_step(subject, run, one)
         if not _read_alike(read, walk.read[one]):
             missing = _missing(walk.at[step], begun, ("weights", "moments", "counters", "ema"))
             return [*missing, _data_lost(walk, step, one, read, begun)], snapshot(run)

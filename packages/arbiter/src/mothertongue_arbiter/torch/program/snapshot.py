@@ -81,7 +81,7 @@ def _optimizer_state(run: TrainingRun, names: Mapping[int, str]) -> dict[str, An
             state = getattr(one, "state", None)
             if isinstance(state, Mapping):
                 for parameter, entry in state.items():
-                    name = names.get(id(parameter), str(parameter)[:20])
+                    name = names.get(id(parameter)) or str(parameter)[:20]  # to print a tensor takes long
                     found |= {f"{name}/{key}": value for key, value in _numbers(entry).items()}
             else:  # an optimizer written by hand keeps its moments in attributes
                 found |= _written_by_hand(vars(one) if hasattr(one, "__dict__") else {}, number)

@@ -21,7 +21,6 @@ from mothertongue_arbiter.torch.run.backward import (
     fix_random_numbers,
     logits_of,
     random_state,
-    scalar,
 )
 from mothertongue_arbiter.torch.run.batches import in_float64, rows_of, token_ids
 from mothertongue_arbiter.torch.run.expectation import Expectation
@@ -49,6 +48,8 @@ class Subject:
         self.step = step
         self.options = options
         self.declared: Declared = declarations(run)
+        self.rows_read: dict[int, Any] = {}  # of each step that was looked at
+        self.step_seconds: list[float] = []  # of the run's own training steps, undisturbed
         self.batch = self._rows(run.batch(step))
         self.next_batch = self._rows(run.batch(step + 1))
 
@@ -142,6 +143,7 @@ class ExactSubject(Subject):
         self.next_batch = in_float64(self.next_batch)
         self._standing: dict[tuple[bool, ...], Tensor] = {}
         self._is_stirred = False
+        self._captured: list[Tensor] = []
         self.exact = self.own
         if any(one is not None and one.dtype != torch.float64 for one in self.exact.gradients.values()):
             raise ArbiterError("float64: a gradient came back in lower precision")
@@ -153,13 +155,18 @@ class ExactSubject(Subject):
     @contextmanager
     def stirred(self) -> Iterator[None]:
         """Move all weights a little, so that a projection that starts at zero hides no connection."""
-        scales = {name: self.witness.scale(name) for name in self.witness.names()}
-        with self.witness.moved_by(Direction(seed=self.options.seed, scales=scales), STIR), torch.no_grad():
+        with self.witness.moved_by(self._stir, STIR), torch.no_grad():
             self._is_stirred = True
             try:
                 yield
             finally:
                 self._is_stirred = False
+
+    @cached_property
+    def _stir(self) -> Direction:
+        """One direction for all probes, so that its signs are made once."""
+        scales = {name: self.witness.scale(name) for name in self.witness.names()}
+        return Direction(seed=self.options.seed, scales=scales)
 
     @property
     def standing(self) -> Tensor:
@@ -183,13 +190,22 @@ class ExactSubject(Subject):
         return xray(self.logits_of_loss)
 
     @cached_property
+    def own(self) -> Backward:
+        """The exact gradient, after another batch; the logits that it came from are kept."""
+        backward(self.run, self.next_batch, seed=self.options.seed)
+        with self._capture() as self._captured:
+            return backward(self.run, self.batch, seed=self.options.seed)
+
+    def _capture(self) -> AbstractContextManager[list[Tensor]]:
+        try:
+            return captured_logits(self.vocabulary, least=int(self.ids.max()) + 1)
+        except Exception:  # the gradient can be judged without; who needs the logits is told why
+            return nullcontext([])
+
+    @property
     def logits_of_loss(self) -> Tensor:
         """The logits that the loss was made of, with their gradient."""
-        fix_random_numbers(self.options.seed)
-        with torch.enable_grad():
-            with captured_logits(self.vocabulary, least=int(self.ids.max()) + 1) as captured:
-                loss = scalar(self.run.loss(self.run.model, self.batch))
-            loss.backward()  # type: ignore[no-untyped-call]
-        if not captured:
+        if not self._captured:
+            _ = self.vocabulary, self.ids  # either may say why
             raise Unavailable("no module returned logits, (rows, tokens, vocabulary), on the way to the loss")
-        return captured[-1]
+        return self._captured[-1]
