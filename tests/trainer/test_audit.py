@@ -48,8 +48,12 @@ def test_the_run_of_a_recipe_passes_and_is_asked_everything(run: RecipeRun) -> N
     assert not {"gradient handed over", "update parity", "step weights", "causality", "labels"} & set(not_run)
 
 
-def test_prepared_rows_pass(encoded_run: Any) -> None:
-    recipe = encoded_run.recipe
+@pytest.mark.parametrize("names", [("গদ্য", "english", "chat"), ("গদ্য",)], ids=["with chat", "prose alone"])
+def test_prepared_rows_pass(encoded_run: Any, names: tuple[str, ...]) -> None:
+    """In rows of prose alone what ends a document is a label and never an input."""
+    mixture = {name: encoded_run.recipe.corpus.mixture[name] for name in names}
+    corpus = dataclasses.replace(encoded_run.recipe.corpus, mixture=mixture)
+    recipe = dataclasses.replace(encoded_run.recipe, corpus=corpus)
     model = Qwen3(recipe.model, recipe.tokenizer.vocabulary)
     rows = Rows.open(recipe, encoded_run.folder)
     run = training_run(recipe, rows, model, build_optimizer(model, recipe.optimizer))

@@ -1,6 +1,8 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.nn import functional as F
 from zoo import END_OF_TEXT, VOCABULARY, ZooRun
 
 from mothertongue_arbiter.torch.data.vocabulary import vocabulary
@@ -10,7 +12,7 @@ from mothertongue_arbiter.torch.run.subject import Unavailable
 def run_with(change):
     run = ZooRun()
     believed = run.batch
-    run.batch = lambda step: (found := believed(step)) | {"input_ids": change(found["input_ids"])}
+    run.batch = lambda step: run.collate(change((found := believed(step))["input_ids"]), found["documents"])
     run.documents = lambda step, rank: believed(step)["documents"]
     return run
 
@@ -48,3 +50,22 @@ def test_an_unknown_vocabulary_is_not_judged(subject):
     run.forward = None
     with pytest.raises(Unavailable):
         vocabulary(subject(run))
+
+
+def test_an_end_of_text_that_is_only_a_label_is_there(subject):
+    """Rows of inputs without the last token of each document: what ends it is learned and never read."""
+    run = ZooRun()
+    believed, run.documents = run.batch, lambda step, rank: believed(step)["documents"].cumsum(1) // 3
+
+    def batch(step):
+        found = believed(step)
+        labels = torch.full_like(found["input_ids"], 7)
+        labels[:, 3] = END_OF_TEXT
+        return found | {"input_ids": without_ends(found["input_ids"]), "labels": labels}
+
+    def loss(model, batch):
+        logits = run.forward(model, batch)
+        return F.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+    run.batch, run.loss = batch, loss
+    assert vocabulary(subject(run)).verdict == "PASS"
