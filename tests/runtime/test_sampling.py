@@ -179,10 +179,23 @@ def test_min_p_keeps_what_is_probable_enough(values: list[float], p: float) -> N
     assert (probabilities[~kept] <= p * probabilities.max() * (1 + 1e-9)).all()
 
 
-@given(values=st.lists(st.floats(-50, 50), min_size=1, max_size=20))
-def test_log_probabilities_are_those_of_the_definition(values: list[float]) -> None:
-    logits = np.array(values, np.float32)
+@given(
+    values=st.lists(st.floats(-50, 50), min_size=1, max_size=20), offset=st.sampled_from([0, 11, 300, -300])
+)
+def test_log_probabilities_are_those_of_the_definition(values: list[float], offset: int) -> None:
+    logits = np.array(values, np.float32) + np.float32(offset)
     exact = logits.astype(np.float64)
-    expected = exact - np.log(np.exp(exact).sum())
+    expected = exact - exact.max() - np.log(np.exp(exact - exact.max()).sum())
     found = [log_probability(logits, token, np.empty_like(logits)) for token in range(len(logits))]
     np.testing.assert_allclose(found, expected, atol=1e-4)
+    best = int(logits.argmax())
+    known = log_probability(logits, best, np.empty_like(logits), float(logits[best]))
+    assert known == found[best]
+
+
+@pytest.mark.parametrize("level", [-1e4, -88.0, -60.0, 0.0, 60.0, 88.0, 1e4])
+def test_a_level_vocabulary_is_equally_probable_at_any_height(level: float) -> None:
+    logits = np.full(65_536, level, np.float32)
+    token, logprob = Sampler(Sampling(), (), len(logits)).choose(logits)
+    assert token == 0
+    assert logprob == pytest.approx(-np.log(65_536), abs=1e-5)

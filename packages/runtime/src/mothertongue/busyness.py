@@ -51,9 +51,10 @@ class Watch:
 def busy_seconds(stat: Path, cpus: set[int]) -> float | None:
     """Return for how many seconds `cpus` together have been busy since the start; None if not known."""
     total = 0
-    lines = [line.split() for line in (read(stat) or "").splitlines()]
+    # The lines of the CPUs are short; that of the interrupts has a number for each kind.
+    lines = [line.split() for line in (read(stat) or "").splitlines() if line.startswith("cpu")]
     counted = {f"cpu{cpu}" for cpu in cpus}
-    for name, *columns in (line for line in lines if line and line[0] in counted):
+    for name, *columns in (line for line in lines if line[0] in counted):
         counts = [int(column) for column in columns[:GUEST_COLUMNS]]
         total += sum(count for place, count in enumerate(counts) if place not in IDLE_COLUMNS)
         counted.discard(name)

@@ -24,6 +24,7 @@ Logits: TypeAlias = npt.NDArray[np.floating]  # (V,)
 # Below this, logits divided by the temperature differ by more than float64's exp can tell: greedy by another
 # name.
 SMALLEST_TEMPERATURE = 1e-5
+LARGEST_EXPONENT = 60.0  # float32 holds e to the 88 and to the -87, and sums of 65,536 of these
 LARGEST_BIAS = 1e6  # far beyond any logit, and far from overflow
 LARGEST_PENALTY = 1e3
 MAXIMUM_STOPS, MAXIMUM_STOP_CHARACTERS = 64, 1024
@@ -134,10 +135,13 @@ class Sampler:
 
         Raises ValueError if a logit is NaN or none is finite.
         """
-        token = sample(self.adjusted(logits), self._sampling, self._rng)
+        adjusted = self.adjusted(logits)
+        token = sample(adjusted, self._sampling, self._rng)
         if self._sampling.counts_tokens:
             self._counts[token] = self._counts.get(token, 0) + 1
-        return token, log_probability(logits, token, self._scratch)
+        greedy = adjusted is logits and self._sampling.temperature < SMALLEST_TEMPERATURE
+        largest = float(logits[token]) if greedy else None
+        return token, log_probability(logits, token, self._scratch, largest)
 
     def adjusted(self, logits: Logits) -> Logits:
         """Return `logits` (V,) with penalties and bias; the same array where there are none."""
@@ -191,11 +195,18 @@ def sample(logits: Logits, sampling: Sampling, rng: np.random.Generator) -> int:
     return int(ids[np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")])
 
 
-def log_probability(logits: Logits, token: int, scratch: npt.NDArray[np.float32]) -> float:
-    """Return ln of the probability of `token` under `logits` (V,); `scratch` is as long."""
-    np.subtract(logits, logits.max(), out=scratch)
-    own = float(scratch[token])
-    return own - math.log(np.exp(scratch, out=scratch).sum())
+def log_probability(
+    logits: Logits, token: int, scratch: npt.NDArray[np.float32], largest: float | None = None
+) -> float:
+    """Return ln of the probability of `token` under `logits` (V,); `scratch` is as long.
+
+    `largest` is the largest of the logits, where it is known.
+    """
+    # Each pass over the vocabulary waits for memory: where exp needs no shift it gets none.
+    largest = float(logits.max()) if largest is None else largest
+    shift = 0.0 if abs(largest) <= LARGEST_EXPONENT else largest
+    shifted = logits if shift == 0 else np.subtract(logits, shift, out=scratch)
+    return float(logits[token]) - shift - math.log(np.exp(shifted, out=scratch).sum())
 
 
 def top_k(logits: Logits, k: int) -> npt.NDArray[np.intp]:

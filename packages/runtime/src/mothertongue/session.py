@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,13 @@ from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose
 
 # Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
 CHUNK_TOKENS = 128
-# Longer than the gap between two operators, shorter than that between two answers: as fast as spinning for
-# ever (59 against 50 to 57 tokens/s alone), and 29 instead of 20 beside a busy process until it is noticed.
+# Longer than the gap between two operators, shorter than that between answers: as fast as spinning for ever
+# (59 against 50 to 57 tokens/s alone), and 29 instead of 20 beside a busy process until it is noticed.
 SPIN_US = 100
+INTEGERS = frozenset(("input_ids", "attention_mask", KEEP_INPUT))  # the others are float32
 SHORTEST_LOOK_S = 0.1  # at the machine, before the first decision; loading takes no longer to come to it
+
+Place: TypeAlias = tuple[int, tuple[int, ...]]  # of an array: address and shape
 
 
 class Engine:
@@ -144,9 +147,7 @@ class Engine:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self.threads.count
         options.inter_op_num_threads = 1
-        options.log_severity_level = (
-            3  # errors; warnings about a machine's devices are not the user's concern
-        )
+        options.log_severity_level = 3  # errors; warnings about devices are not the user's concern
         # An arena keeps the memory of the longest chunk for ever.
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
@@ -177,11 +178,13 @@ class Session:
             if name.startswith("past_key_values."):
                 _, kv_heads, _, head_width = shape
                 self._cache[name] = np.zeros((1, int(kv_heads), self.context, int(head_width)), np.float32)
-        self._next: dict[str, npt.NDArray[Any]] = {}  # what the next run reads and writes beside the cache
+        # What the next run reads and writes beside the cache; asking NumPy for an address takes a while.
+        self._ids_address, self._mask_address = address(self._ids), address(self._mask)
+        self._next: dict[str, Place] = {}
         if engine.keeps_any_logits:
-            self._next[KEEP_INPUT] = self._keep
+            self._next[KEEP_INPUT] = address(self._keep), ()
         self._binding: Any = None
-        self._bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self._bound: dict[str, Place] = {}
 
     @classmethod
     def open(cls, folder: Path, *, threads: int | None = None, spinning: bool | None = None) -> Session:
@@ -252,10 +255,11 @@ class Session:
         if self._binding is None:
             self._binding, self._bound = graph.io_binding(), {}
             for name, buffer in self._cache.items():
-                self._rebind(name, buffer)
-                self._rebind(name.replace("past_key_values", "present"), buffer)
-        for name, array in self._next.items():
-            self._rebind(name, array)
+                place = address(buffer), buffer.shape
+                self._rebind(name, place)
+                self._rebind(name.replace("past_key_values", "present"), place)
+        for name, place in self._next.items():
+            self._rebind(name, place)
         return self._binding
 
     def _check(self, ids: Sequence[int]) -> None:
@@ -272,19 +276,24 @@ class Session:
         count = len(ids)
         self._ids[0, :count] = ids
         self._keep[()] = logits.shape[1]
-        self._next["input_ids"] = self._ids[:, :count]
-        self._next["attention_mask"] = self._mask[:, : self.position + count]
-        self._next["logits"] = logits
+        self._next["input_ids"] = self._ids_address, (1, count)
+        self._next["attention_mask"] = self._mask_address, (1, self.position + count)
+        self._next["logits"] = address(logits), logits.shape
         self.engine.run(self)
         # Only now: a Ctrl-C before this line leaves the cache as it was.
         self._tokens.extend(ids)
 
-    def _rebind(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Bind `array` unless it is bound already; so a step binds nothing but the mask."""
-        place = (array.__array_interface__["data"][0], array.shape)
+    def _rebind(self, name: str, place: Place) -> None:
+        """Bind the array at `place` unless it is bound already; so a step binds nothing but the mask."""
         if self._bound.get(name) == place:
             return
         output = name == "logits" or name.startswith("present.")
         bind = self._binding.bind_output if output else self._binding.bind_input
-        bind(name, "cpu", 0, array.dtype, array.shape, place[0])
+        type_ = np.int64 if name in INTEGERS else np.float32
+        bind(name, "cpu", 0, type_, place[1], place[0])
         self._bound[name] = place
+
+
+def address(array: npt.NDArray[Any]) -> int:
+    """Return where the first element of `array` is in memory."""
+    return int(array.__array_interface__["data"][0])

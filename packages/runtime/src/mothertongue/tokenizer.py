@@ -55,6 +55,7 @@ class Tokenizer:
         backend.encode_special_tokens = True
         self._backend = backend
         self._special_ids = {token: backend.token_to_id(token) for token in SPECIAL_TOKENS}
+        self._bytes: dict[int, bytes] = {}  # of the tokens that came up; asking the library takes longer
         self._special_pattern = re.compile(f"({'|'.join(map(re.escape, SPECIAL_TOKENS))})")
 
     @classmethod
@@ -105,10 +106,13 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that `token_id` adds to a text: none for a special token or an unused id."""
-        token = self._backend.id_to_token(token_id)
-        if token is None or token in self._special_ids:
-            return b""
-        return bytes(BYTE_OF_CHARACTER[character] for character in token)
+        content = self._bytes.get(token_id)
+        if content is None:
+            token = self._backend.id_to_token(token_id)
+            shown = token is not None and token not in self._special_ids
+            content = bytes(map(BYTE_OF_CHARACTER.__getitem__, token)) if shown else b""
+            self._bytes[token_id] = content
+        return content
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD."""
