@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mothertongue.tokenizer import TOKENIZER_FILE
-from mothertongue_export.gguf_tokenizer import BYTE_LEVEL, PRE_TOKENIZERS
-
 BENCHMARKS = Path(__file__).parents[1]
 TARGETS = {
     "mothertongue": "bundle",
@@ -103,27 +100,16 @@ def identity(checkpoint: Path) -> dict[str, Any]:
 def stage(checkpoint: Path, folder: Path) -> None:
     """Write a Hugging Face folder that the peers' converters can read, with the same weights.
 
-    Text plays no part here, ids go in and out. So the tokenizer gets a split pattern that llama.cpp has, and
-    its class is named, because transformers adds entries of its own to Qwen's.
+    The class of the tokenizer is named, because transformers adds entries of its own to Qwen's.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for path in checkpoint.iterdir():
-        if path.name not in (TOKENIZER_FILE, TOKENIZER_CONFIG_FILE):
+        if path.name != TOKENIZER_CONFIG_FILE:
             (folder / path.name).symlink_to(path.resolve())
-    tokenizer = json.loads((checkpoint / TOKENIZER_FILE).read_text(encoding="utf-8"))
-    tokenizer["pre_tokenizer"] = split_pattern()
     settings = json.loads((checkpoint / TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    for name, content in {TOKENIZER_FILE: tokenizer, TOKENIZER_CONFIG_FILE: settings}.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-
-
-def split_pattern() -> dict[str, Any]:
-    """Return the pre-tokenizer of tokenizer.json whose pattern llama.cpp has."""
-    pattern = next(iter(PRE_TOKENIZERS))
-    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"trim_offsets": True}]}
+    (folder / TOKENIZER_CONFIG_FILE).write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
 
 
 def run_converter(

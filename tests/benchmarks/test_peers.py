@@ -195,15 +195,14 @@ def test_settings_of_threads_do_not_reach_an_engine(monkeypatch: pytest.MonkeyPa
 
 def make_checkpoint(folder: Path) -> Path:
     """A folder with everything but weights that mean anything."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import models
 
     from mothertongue.tokenizer import SPECIAL_TOKENS, byte_alphabet
+    from mothertongue_trainer.vocabulary import byte_level_tokenizer
 
     folder.mkdir()
     entries = [*SPECIAL_TOKENS, *byte_alphabet()]
-    tokenizer = Tokenizer(models.BPE({entry: number for number, entry in enumerate(entries)}, []))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = byte_level_tokenizer(models.BPE({entry: number for number, entry in enumerate(entries)}, []))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.save(str(folder / "tokenizer.json"))
     template = {"chat_template": "{{ messages }}", "bos_token": "<|bos|>"}
