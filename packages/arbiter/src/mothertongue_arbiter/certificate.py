@@ -85,7 +85,7 @@ class Certificate:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     seconds: float
-    float64_seconds: float = 0.0  # of these, in which the model was in float64
+    float64_seconds: float = 0.0  # of these, for what was computed in float64
     step_seconds: float | None = None  # of one training step of this run; None where none was timed
     seeds: Mapping[str, int] = field(default_factory=dict)
     device: str = ""

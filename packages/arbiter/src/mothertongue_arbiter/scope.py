@@ -90,8 +90,12 @@ def _source(module: ModuleType | None) -> Path | None:
     return Path(file) if file and file.endswith(".py") and Path(file).is_file() else None
 
 
+@cache  # a program names some thousand modules, most of them more than once
 def _is_library(path: Path | None) -> bool:
-    places = {
-        Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
-    }
-    return path is None or any(path.resolve().is_relative_to(place) for place in places)
+    return path is None or any(path.resolve().is_relative_to(place) for place in _libraries())
+
+
+@cache
+def _libraries() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in names})

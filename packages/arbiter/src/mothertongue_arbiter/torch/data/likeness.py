@@ -20,6 +20,7 @@ from mothertongue_arbiter.torch.run.listing import Ids
 LARGEST_CHANCE = 1e-6  # of an accident that would be called a fault
 MOST_TOKENS = 200_000  # from which the likelihood of repetition is measured
 ESTIMATE_ERROR = 1e3  # templates make some rows far more likely than their text is on average
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of hashes: the golden ratio, odd
 LEAST_PAIRS = 10  # of equal contexts, to say how often the same token follows
 
 
@@ -66,11 +67,10 @@ def _pairs(text: Sequence[Ids], width: int) -> tuple[float, float]:
 
 def stretches(row: Ids, tokens: int) -> npt.NDArray[np.uint64]:
     """Return a hash of each stretch of `tokens` tokens of `row`; none if it is shorter."""
-    if len(row) < tokens:
-        return np.zeros(0, np.uint64)
-    factors = np.power(np.uint64(0x9E3779B97F4A7C15), np.arange(1, tokens + 1, dtype=np.uint64))
-    windows = np.lib.stride_tricks.sliding_window_view(row.astype(np.uint64), tokens)
-    hashes: npt.NDArray[np.uint64] = (windows * factors).sum(axis=1, dtype=np.uint64)
+    count = max(0, len(row) - tokens + 1)
+    ids, hashes = row.astype(np.uint64), np.zeros(count, np.uint64)
+    for place in range(tokens if count else 0):  # Horner's rule, modulo 2^64
+        hashes = hashes * FACTOR + ids[place : place + count]
     return hashes
 
 

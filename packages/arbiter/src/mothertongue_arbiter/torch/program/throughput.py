@@ -25,7 +25,7 @@ from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
 STEPS = 3  # timed; the median counts, so the first one, which warms up, does not
 SIZES = (256, 512, 1024, 2048, 4096, 8192)  # of a square product
-LONG_ENOUGH_SECONDS = 0.004  # of a product: a larger one is no faster
+LONG_ENOUGH_SECONDS = 0.001  # of a product: a larger one is no faster
 REPEATS = 3
 OF_WEIGHTS = ("mm", "addmm")  # products of weights; all others counted are of activations: attention
 

@@ -32,16 +32,18 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `has_rounded_tables` says whether anything but a weight was made in less before, as a rotary table.
     """
 
-    def __init__(self, modules: ModulePath) -> None:
+    def __init__(self, model: nn.Module, modules: ModulePath) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
+        self._unused = {id(parameter) for parameter in model.parameters()}
         self.casts: Counter[tuple[str, str]] = Counter()
         self.uses: dict[int, int] = {}
         self.has_rounded_tables = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        self._note_uses(args)
+        if self._unused:
+            self._note_uses(args)
         dtype = kwargs.get("dtype")
         if dtype in PROMOTED:
             kwargs["dtype"] = PROMOTED[dtype]
@@ -63,8 +65,9 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_uses(self, values: Any) -> None:
         for value in values:
-            if isinstance(value, nn.Parameter):
-                self.uses.setdefault(id(value), len(self.uses))
+            if id(value) in self._unused:
+                self._unused.remove(id(value))
+                self.uses[id(value)] = len(self.uses)
             elif isinstance(value, list | tuple):
                 self._note_uses(value)
 
@@ -116,7 +119,7 @@ def line_by_line() -> Iterator[None]:
 def true_float64(model: nn.Module) -> Iterator[Float64Mode]:
     """Convert `model` in place and compute in float64 inside; whoever calls restores the model."""
     modules = ModulePath(model)
-    mode = Float64Mode(modules)
+    mode = Float64Mode(model, modules)
     default = torch.get_default_dtype()
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, default)
