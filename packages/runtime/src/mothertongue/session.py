@@ -22,6 +22,7 @@ from mothertongue.busyness import REVIEW_S, SpinPolicy, Watch
 from mothertongue.conformance import read_sizes
 from mothertongue.errors import BundleError
 from mothertongue.graph import KEEP_INPUT
+from mothertongue.pages import gather_behind, private_ranges
 from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose_threads, cpu_quota
 
 # Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
@@ -134,11 +135,8 @@ class Engine:
 
     def _file_stamps(self) -> list[tuple[int, int, int]]:
         """Return what changes when a file of the graph is written or replaced."""
-        stamps = []
-        for path in sorted(self._path.parent.glob(f"{GRAPH_FILE}*")):
-            stat = path.stat()
-            stamps.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return stamps
+        stats = [path.stat() for path in sorted(self._path.parent.glob(f"{GRAPH_FILE}*"))]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
     def _open_graph(self) -> Any:
         # Deferred: training code imports this package, and `--help` must be fast.
@@ -152,13 +150,16 @@ class Engine:
         options.enable_cpu_mem_arena = False
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
+        before = private_ranges()
         try:
-            return onnxruntime.InferenceSession(
+            graph = onnxruntime.InferenceSession(
                 str(self._path), options, providers=["CPUExecutionProvider"], enable_fallback=0
             )
         except Exception as error:  # onnxruntime's own classes share no other base
             cause = " ".join(str(error).split())
             raise BundleError(f"{self._path}: does not load ({cause}); export the bundle again") from error
+        gather_behind(graph, before)
+        return graph
 
 
 class Session:
