@@ -16,7 +16,7 @@ def test_real_steps_are_watched_and_the_optimizer_gets_its_method_back(subject):
     rounding = measure_rounding(one)
     steps = take_steps(one)
     assert len(steps.records) == STEPS
-    assert all(len(record.xrays) == 2 for record in steps.records)
+    assert [len(record.xrays) for record in steps.records] == [2, 0, 0]
     assert len(steps.moved) == len(list(run.model.parameters()))
     assert "step" not in vars(run.optimizer)
     assert handed_gradient(one, steps, rounding).verdict == Verdict.PASS

@@ -60,7 +60,8 @@ def _take_step(subject: Subject, watch: Watch, step: int) -> Recorded:
         run.train_step(step)
     record.after, record.weights_after = watch.updated(), watch.weights()
     record.average_after = watch.average()
-    record.xrays = [one for logits in captured if (one := xray(logits)).residual < LARGEST_XRAY_RESIDUAL]
+    if step == subject.step:  # how tokens are weighed, one step tells, and a vocabulary of logits is large
+        record.xrays = [one for logits in captured if (one := xray(logits)).residual < LARGEST_XRAY_RESIDUAL]
     return record
 
 

@@ -37,7 +37,7 @@ class Recorded:
     step: int = 0
     handed: dict[str, Tensor | None] | None = None  # gradients when the optimizer was first called
     learning_rate: float = 0.0  # the largest of all groups, then
-    xrays: list[Xray] = field(default_factory=list)  # one a micro-batch
+    xrays: list[Xray] = field(default_factory=list)  # one a micro-batch, of the first step
     modules: list[ModuleCall] = field(default_factory=list)
     # Of loss() on batch(), before the step.
     reference: Mapping[str, Tensor | None] = field(default_factory=dict)
