@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from mothertongue import pages as module
-from mothertongue.pages import PAGE_BYTES, gather, gather_behind, new_ranges, private_ranges
+from mothertongue.pages import (
+    PAGE_BYTES,
+    address,
+    file_ranges,
+    gather,
+    gather_behind,
+    let_go,
+    new_ranges,
+    private_ranges,
+    unfilled,
+)
 
 MAPS = """\
 00400000-00500000 r-xp 00000000 08:01 131 /usr/bin/python3.11
@@ -29,7 +39,45 @@ def test_private_memory_is_what_can_be_written_and_belongs_to_no_file(tmp_path: 
 
 
 def test_where_the_system_does_not_say_nothing_is_known(tmp_path: Path) -> None:
-    assert private_ranges(tmp_path / "none") == []
+    assert private_ranges(tmp_path / "none") == file_ranges(Path("/a"), tmp_path / "none") == []
+
+
+def status_kb(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+
+
+@linux_only
+def test_pages_of_a_file_that_are_let_go_are_read_again_when_they_are_needed(tmp_path: Path) -> None:
+    path = tmp_path / "টেবিল ১"
+    values = np.arange(4 * PAGE_BYTES, dtype=np.uint8)
+    values.tofile(path)
+    with path.open("rb") as file:
+        table = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+    np.testing.assert_array_equal(table, values)
+    before_kb, ranges = status_kb("RssFile"), file_ranges(path)
+    assert ranges == [(begin := address(table), begin + len(values))]
+    let_go(ranges)
+    assert before_kb - status_kb("RssFile") > 3 * (PAGE_BYTES >> 10)
+    np.testing.assert_array_equal(table, values)
+
+
+@linux_only
+def test_memory_not_yet_filled_is_not_taken_and_comes_back_at_once() -> None:
+    before_kb = status_kb("RssAnon")
+    for _ in range(3):
+        zeros = unfilled((64, 1 << 20))
+        assert (zeros.shape, zeros.dtype, zeros.flags.writeable) == ((64, 1 << 20), np.float32, True)
+        assert not zeros[::7, ::99_999].any()  # reading takes none
+        zeros[0] = 1.0
+        assert status_kb("RssAnon") - before_kb < 12 << 10
+    del zeros
+    assert status_kb("RssAnon") - before_kb < 4 << 10
+
+
+def test_too_large_a_cache_is_an_error() -> None:
+    with pytest.raises((OSError, OverflowError, MemoryError), match=r"\w"):
+        unfilled((1 << 40, 1 << 10))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +108,7 @@ def filled(size_bytes: int) -> tuple[mmap.mmap, tuple[int, int]]:
     values = np.frombuffer(memory, np.uint8)
     values[:] = np.arange(len(values), dtype=np.uint8)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    begin = values.__array_interface__["data"][0]
+    begin = address(values)
     return memory, (begin, begin + size_bytes)
 
 
@@ -75,6 +123,17 @@ def test_gathered_memory_lies_in_large_pages_and_holds_what_it_held() -> None:
     assert large_kb() - before_kb >= 7 * (PAGE_BYTES >> 10)
     values = np.frombuffer(memory, np.uint8)
     np.testing.assert_array_equal(values, np.arange(len(values), dtype=np.uint8))
+
+
+@linux_only
+def test_memory_that_is_not_in_use_is_not_filled() -> None:
+    memory = mmap.mmap(-1, 8 * PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    values = np.frombuffer(memory, np.uint8)
+    values[:: 2 * mmap.PAGESIZE] = 1  # every other page
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    begin = address(values)
+    assert gather([(begin, begin + len(values))], lambda: True) == 0
 
 
 @linux_only

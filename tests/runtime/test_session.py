@@ -273,6 +273,16 @@ def test_weights_are_mapped_and_not_read_into_memory(shipped: Session) -> None:
 
 
 @linux_only
+def test_what_a_prompt_read_of_the_table_is_let_go(shipped: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr(module, "let_go", lambda ranges: kept.append(len(ranges)))
+    shipped.feed([5])
+    assert kept == []
+    shipped.feed([5, 6])
+    assert kept == [len(shipped.engine.table)] != [0]
+
+
+@linux_only
 def test_a_cache_takes_memory_only_as_it_is_filled(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine.open(bundle, threads=1)
     monkeypatch.setattr(engine, "context", 1 << 18)

@@ -15,6 +15,7 @@ from mothertongue.chat import ChatFormat, Message
 from mothertongue.conformance import check_graph
 from mothertongue.errors import BundleError, DataError
 from mothertongue.generate import Token, check_prompt, generate
+from mothertongue.pages import give_back
 from mothertongue.pool import SessionPool
 from mothertongue.sampling import Sampler, Sampling
 from mothertongue.session import Engine
@@ -173,4 +174,5 @@ def load(folder: Path | str, *, threads: int | None = None, sessions: int = SESS
             f"{folder}: the tokenizer has {format_.tokenizer.vocabulary} tokens, the graph "
             f"{engine.vocabulary}; export the bundle again"
         )
+    give_back()  # what reading the tokenizer took
     return Model(manifest, format_, engine, sessions=sessions)

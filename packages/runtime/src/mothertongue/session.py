@@ -22,7 +22,7 @@ from mothertongue.busyness import REVIEW_S, SpinPolicy, Watch
 from mothertongue.conformance import read_sizes
 from mothertongue.errors import BundleError
 from mothertongue.graph import KEEP_INPUT
-from mothertongue.pages import gather_behind, private_ranges
+from mothertongue.pages import Range, address, file_ranges, gather_behind, let_go, private_ranges, unfilled
 from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose_threads, cpu_quota
 
 # Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
@@ -58,6 +58,7 @@ class Engine:
         self._running = 0
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self._files = self._file_stamps()
+        self.table: list[Range] = []  # where rows are read from the file itself
         self._graph: Any = self._open_graph()
         self.inputs: dict[str, list[int | str]] = {
             value.name: list(value.shape) for value in self._graph.get_inputs()
@@ -92,7 +93,7 @@ class Engine:
         """Return a new session with an empty cache; raise BundleError if its memory cannot be had."""
         try:
             session = Session(self)
-        except MemoryError:
+        except (MemoryError, OSError):
             raise BundleError(
                 f"{self._path.parent}: no memory for a cache of {self.context} tokens; close other programs"
             ) from None
@@ -146,8 +147,8 @@ class Engine:
         options.intra_op_num_threads = self.threads.count
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors; warnings about devices are not the user's concern
-        # An arena keeps the memory of the longest chunk for ever.
-        options.enable_cpu_mem_arena = False
+        # An arena keeps the memory of the longest chunk for ever, a pattern one block for each length of it.
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
         options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
         before = private_ranges()
@@ -159,6 +160,7 @@ class Engine:
             cause = " ".join(str(error).split())
             raise BundleError(f"{self._path}: does not load ({cause}); export the bundle again") from error
         gather_behind(graph, before)
+        self.table = file_ranges(self._path.with_name(f"{GRAPH_FILE}.data"))
         return graph
 
 
@@ -178,7 +180,7 @@ class Session:
         for name, shape in engine.inputs.items():
             if name.startswith("past_key_values."):
                 _, kv_heads, _, head_width = shape
-                self._cache[name] = np.zeros((1, int(kv_heads), self.context, int(head_width)), np.float32)
+                self._cache[name] = unfilled((1, int(kv_heads), self.context, int(head_width)))
         # What the next run reads and writes beside the cache; asking NumPy for an address takes a while.
         self._ids_address, self._mask_address = address(self._ids), address(self._mask)
         self._next: dict[str, Place] = {}
@@ -281,6 +283,8 @@ class Session:
         self._next["attention_mask"] = self._mask_address, (1, self.position + count)
         self._next["logits"] = address(logits), logits.shape
         self.engine.run(self)
+        if count > 1:
+            let_go(self.engine.table)
         # Only now: a Ctrl-C before this line leaves the cache as it was.
         self._tokens.extend(ids)
 
@@ -293,8 +297,3 @@ class Session:
         type_ = np.int64 if name in INTEGERS else np.float32
         bind(name, "cpu", 0, type_, place[1], place[0])
         self._bound[name] = place
-
-
-def address(array: npt.NDArray[Any]) -> int:
-    """Return where the first element of `array` is in memory."""
-    return int(array.__array_interface__["data"][0])
