@@ -9,7 +9,7 @@ from torch import Tensor
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.forward.padding import real_positions
 from mothertongue_arbiter.torch.run.backward import backward
-from mothertongue_arbiter.torch.run.batches import POSITION_NAMES, named_tensor, other_ids, with_ids
+from mothertongue_arbiter.torch.run.batches import POSITION_NAMES, named_tensor, other_ids
 from mothertongue_arbiter.torch.run.subject import SAME, ExactSubject, Unavailable
 
 LEAST_INFLUENCE = 1e-12  # relative; two sums of the same numbers in another order differ by less
@@ -88,7 +88,7 @@ def order_sensitivity(subject: ExactSubject) -> Check:
                 swapped[row, first : first + 2] = ids[row, first : first + 2].flip(0)
                 other[row, first] = ids[row, first + 1]
                 asked.append((row, first, slice(first + 2, end)))
-        reached, moved = _change(subject, before, other), _change(subject, before, swapped)
+        reached, moved = subject.change(before, other), subject.change(before, swapped)
         moves += [
             (first, float(moved[row, later].max()))
             for row, first, later in asked
@@ -127,7 +127,7 @@ def influences(subject: ExactSubject) -> list[Influence]:
         for row, source in enumerate(group):
             changed[row, source] = other_ids(subject.ids)[row, source]
         # What happens at padding means nothing: where everything is masked, softmax spreads over all tokens.
-        change = _change(subject, before, changed) * real[:, :length]
+        change = subject.change(before, changed) * real[:, :length]
         found += [
             Influence(row=row, source=source, change=change[row])
             for row, source in enumerate(group)
@@ -188,14 +188,6 @@ def _pairs(subject: ExactSubject, row: int) -> list[tuple[int, int]]:
         if real[first] and end > first + 2 and ids[first] != ids[following]:
             found.append((first, end))
     return found[::-1]
-
-
-def _change(subject: ExactSubject, before: Tensor, ids: Tensor) -> Tensor:
-    """Return, per position, the largest relative change of the logits when the token ids become `ids`."""
-    after = subject.logits(with_ids(subject.batch, ids))
-    if after.shape != before.shape:
-        raise Unavailable("`forward` returns another shape when tokens change")
-    return (after - before).abs().amax(-1) / before.abs().max().clamp(min=1e-30)
 
 
 def _largest(values: Tensor) -> float:

@@ -8,10 +8,8 @@ from torch import Tensor
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.forward.modes import evaluation
 from mothertongue_arbiter.torch.forward.padding import real_positions
-from mothertongue_arbiter.torch.run.batches import other_ids, rows_of, with_ids
-from mothertongue_arbiter.torch.run.subject import ExactSubject, Unavailable
-
-LARGEST_CHANGE = 1e-9  # of logits, relative to their size; sums of another order differ by 1e-13
+from mothertongue_arbiter.torch.run.batches import other_ids, rows_of
+from mothertongue_arbiter.torch.run.subject import SAME, ExactSubject, Unavailable
 
 
 def causality(subject: ExactSubject) -> Check:
@@ -26,10 +24,10 @@ def causality(subject: ExactSubject) -> Check:
     moved = False
     for cut in sorted({1, length // 2, length - 1}):
         changed = torch.cat([ids[:, :cut], other_ids(ids)[:, cut:]], dim=1)
-        difference = _difference(subject, before, changed) * real[:, :length]
+        difference = subject.change(before, changed) * real[:, :length]
         leak = float(difference[:, :cut].max())
-        if leak > LARGEST_CHANGE:
-            first = int((difference.amax(0) > LARGEST_CHANGE).nonzero()[0])
+        if leak > SAME:
+            first = int((difference.amax(0) > SAME).nonzero()[0])
             return _failed(
                 "causality",
                 f"position {first} changes by {leak:.1e} when only tokens from {cut} on change",
@@ -45,7 +43,7 @@ def _cause_of_leak(subject: ExactSubject, changed: Tensor, row: int, cut: int) -
     """Say whether the later tokens of the same row do it, or those of other rows."""
     alone = subject.ids.clone()
     alone[row] = changed[row]
-    if float(_difference(subject, subject.standing, alone)[row, :cut].max()) <= LARGEST_CHANGE:
+    if float(subject.change(subject.standing, alone)[row, :cut].max()) <= SAME:
         return "an operation that mixes the rows of a batch: within its row nothing looks ahead"
     return "the causal mask is missing or off by one, or something mixes positions"
 
@@ -61,12 +59,12 @@ def independent_rows(subject: ExactSubject) -> Check:
     for row in (0, len(ids) - 1):
         changed = other_ids(ids)
         changed[row] = ids[row]
-        leak = float(_difference(subject, before, changed)[row].max())
-        if leak > LARGEST_CHANGE:
+        leak = float(subject.change(before, changed)[row].max())
+        if leak > SAME:
             evidence = f"row {row} changes by {leak:.1e} when only the other rows change"
             return _failed("independent rows", evidence, "an operation that mixes the rows of a batch")
     alone = _alone(subject)
-    if alone > LARGEST_CHANGE:
+    if alone > SAME:
         evidence = f"the last row differs by {alone:.1e} when it is the whole batch"
         return _failed("independent rows", evidence, "a kernel that treats the first row differently")
     return _passed("independent rows", "each row is the same with other neighbours and alone")
@@ -85,23 +83,15 @@ def isolated_documents(subject: ExactSubject) -> Check:
     if bool(first.all()):
         raise Unavailable("no row holds two documents")
     changed = torch.where(first, other_ids(ids), ids)
-    difference = _difference(subject, before, changed)
+    difference = subject.change(before, changed)
     others = ~first[:, : difference.shape[1]]
     leak = float(difference[others].max())
-    if leak > LARGEST_CHANGE:
+    if leak > SAME:
         evidence = f"later documents change by {leak:.1e} when only the first of each row changes"
         return _failed("isolated documents", evidence, "attention crosses documents of one row")
     if float(difference.max()) == 0:
         return _silent("isolated documents")
     return _passed("isolated documents", "later documents do not move when the first one changes")
-
-
-def _difference(subject: ExactSubject, before: Tensor, ids: Tensor) -> Tensor:
-    """Return, per position, the largest relative change of the logits when the token ids become `ids`."""
-    after = subject.logits(with_ids(subject.batch, ids))
-    if after.shape != before.shape:
-        raise Unavailable("`forward` returns another shape when tokens change")
-    return (after - before).abs().amax(-1) / before.abs().max().clamp(min=1e-30)
 
 
 def _alone(subject: ExactSubject) -> float:

@@ -22,7 +22,7 @@ from mothertongue_arbiter.torch.run.backward import (
     logits_of,
     random_state,
 )
-from mothertongue_arbiter.torch.run.batches import in_float64, rows_of, token_ids
+from mothertongue_arbiter.torch.run.batches import in_float64, rows_of, token_ids, with_ids
 from mothertongue_arbiter.torch.run.expectation import Expectation
 from mothertongue_arbiter.torch.run.listing import listed_documents, numbered
 from mothertongue_arbiter.torch.run.precision import Float64Mode
@@ -175,6 +175,13 @@ class ExactSubject(Subject):
         if modes not in self._standing:
             self._standing[modes] = self.logits(self.batch)
         return self._standing[modes]
+
+    def change(self, before: Tensor, ids: Tensor) -> Tensor:
+        """Return, per position, the largest relative change of the logits when the token ids become `ids`."""
+        after = self.logits(with_ids(self.batch, ids))
+        if after.shape != before.shape:
+            raise Unavailable("`forward` returns another shape when tokens change")
+        return (after - before).abs().amax(-1) / before.abs().max().clamp(min=1e-30)
 
     @property
     def same_at_other_positions(self) -> float:
