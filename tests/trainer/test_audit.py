@@ -208,9 +208,16 @@ def test_a_run_carries_the_directions_and_the_seed_of_its_recipe(run: RecipeRun)
 
 
 def test_a_certificate_over_random_rows_says_so(run: RecipeRun, encoded_run: Any) -> None:
-    assert run.notes == ("the rows are random documents, since no tokens have been prepared",)
+    said = "the rows are random documents, since no tokens have been prepared"
+    assert said in run.notes
     rows = Rows.open(encoded_run.recipe, encoded_run.folder)
-    assert RecipeRun(encoded_run.recipe, rows, run.model, run.optimizer).notes == ()
+    assert said not in RecipeRun(encoded_run.recipe, rows, run.model, run.optimizer).notes
+
+
+def test_a_certificate_over_a_part_of_each_step_says_so(run: RecipeRun) -> None:
+    assert "a step has 2 x 128 tokens here and 16 x 128 in the training" in run.notes
+    recipe = dataclasses.replace(SMOKE, audit=dataclasses.replace(SMOKE.audit, sequences=16))
+    assert len(RecipeRun(recipe, run.rows, run.model, run.optimizer).notes) == 1
 
 
 def test_a_checkpoint_before_the_first_step_does_not_disturb_it(run: RecipeRun) -> None:

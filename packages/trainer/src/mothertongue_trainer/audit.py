@@ -82,7 +82,12 @@ class RecipeRun:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (SYNTHETIC_NOTE,) if isinstance(self.rows, SyntheticRows) else ()
+        whole = self.recipe.training
+        rows, tokens = self.training.batch_sequences, min(whole.sequence_tokens, AUDITED_TOKENS)
+        is_whole = (rows, tokens) == (whole.batch_sequences, whole.sequence_tokens)
+        part = f"a step has {rows} x {tokens} tokens here and {whole.batch_sequences} x "
+        synthetic = (SYNTHETIC_NOTE,) if isinstance(self.rows, SyntheticRows) else ()
+        return synthetic if is_whole else (*synthetic, f"{part}{whole.sequence_tokens} in the training")
 
     @property
     def scope(self) -> dict[str, str]:
