@@ -1,5 +1,6 @@
 """The session against transformers: the same weights, without a cache, in another implementation."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -234,10 +235,10 @@ def test_a_session_without_memory_for_its_cache_is_our_error(
 ) -> None:
     engine = Engine.open(bundle, threads=1)
 
-    def full(*arguments: object) -> None:
-        raise MemoryError
+    def full(shape: tuple[int, ...]) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    monkeypatch.setattr(np, "zeros", full)
+    monkeypatch.setattr(module, "unfilled", full)
     with pytest.raises(BundleError, match="no memory for a cache of 64 tokens"):
         engine.session()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -68,6 +67,8 @@ class Answer:
         return self
 
     async def __anext__(self) -> Token:
+        import asyncio  # deferred: a fiftieth of a second, and whoever awaits has it
+
         try:
             token = await asyncio.to_thread(next, self, None)
         except asyncio.CancelledError:
@@ -109,6 +110,8 @@ class Answer:
 
     async def acomplete(self) -> Completion:
         """Return the rest of the answer in one piece without holding up the event loop."""
+        import asyncio
+
         try:
             return await asyncio.to_thread(self.complete)
         except asyncio.CancelledError:

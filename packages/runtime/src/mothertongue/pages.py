@@ -13,6 +13,7 @@ import math
 import mmap
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 PAGE_BYTES = 1 << 21
+SETTLE_S = 0.2  # before gathering, which holds up whoever maps memory: loading comes first
 LEAST_BYTES = 1 << 26  # less than this stays in the caches of a processor
 MADV_COLLAPSE = 25  # madvise(2)
 MAPS = Path("/proc/self/maps")
@@ -70,7 +72,8 @@ def private_ranges(maps: Path = MAPS) -> list[Range]:
 
 def file_ranges(path: Path, maps: Path = MAPS) -> list[Range]:
     """Return where parts of the file at `path` are mapped; none where not known."""
-    return [place for place, _, name in mappings(maps) if name == str(path.resolve())]
+    wanted = str(path.resolve())
+    return [place for place, _, name in mappings(maps) if name == wanted]
 
 
 def mappings(maps: Path) -> Iterator[tuple[Range, str, str]]:
@@ -107,6 +110,7 @@ def new_ranges(after: Sequence[Range], before: Sequence[Range]) -> Iterator[Rang
 
 def gather(ranges: Sequence[Range], wanted: Callable[[], bool]) -> int:
     """Put the pages of `ranges` together while that is `wanted`; return the bytes now in large pages."""
+    time.sleep(SETTLE_S)
     libc = c_library()
     here = ctypes.create_string_buffer(PAGE_BYTES // mmap.PAGESIZE)  # a byte for each small page
     gathered = 0

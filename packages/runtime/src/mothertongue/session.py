@@ -176,11 +176,10 @@ class Session:
         self._mask = np.ones((1, self.context), np.int64)
         self._keep = np.zeros((), np.int64)
         self._logits = np.zeros((1, 1, self.vocabulary), np.float32)
-        self._cache: dict[str, npt.NDArray[np.float32]] = {}
-        for name, shape in engine.inputs.items():
-            if name.startswith("past_key_values."):
-                _, kv_heads, _, head_width = shape
-                self._cache[name] = unfilled((1, int(kv_heads), self.context, int(head_width)))
+        names = [name for name in engine.inputs if name.startswith("past_key_values.")]
+        _, kv_heads, _, head_width = engine.inputs[names[0]]
+        shape = len(names), 1, int(kv_heads), self.context, int(head_width)
+        self._cache = dict(zip(names, unfilled(shape), strict=True))
         # What the next run reads and writes beside the cache; asking NumPy for an address takes a while.
         self._ids_address, self._mask_address = address(self._ids), address(self._mask)
         self._next: dict[str, Place] = {}
