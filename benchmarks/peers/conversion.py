@@ -144,8 +144,10 @@ def remove(target: Path) -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment without settings of threads, and with this package on the path."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "MKL_"))
-    }
+    """Return this process's environment without settings of threads, and with this package on the path.
+
+    Bytecode is kept for us too: the peers got theirs when they were installed.
+    """
+    left_out = ("OMP_", "GOMP_", "MKL_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return kept | {"PYTHONPATH": str(BENCHMARKS)}
