@@ -41,9 +41,9 @@ def test_what_this_process_takes_is_not_taken_by_others(
     watch = Watch(root=tmp_path)
     now.update(wall=102.0, own=6.0)
     assert watch.age_s == 2.0
-    # Both CPUs were busy for 1.5 s each; one second of it is our own.
+    # Both CPUs were busy for 1.5 s each, to a tick; one second of it is our own.
     write_stat(tmp_path, (3 * TICKS // 2, 0, 0, 0), (3 * TICKS // 2, 0, 0, 0))
-    assert watch.others() == pytest.approx(1.0)
+    assert watch.others() == pytest.approx(1.0 - 1 / TICKS)
     now.update(wall=103.0, own=8.0)  # counters that lag behind are no negative load
     assert watch.others() == 0.0
     (tmp_path / "proc/stat").unlink()

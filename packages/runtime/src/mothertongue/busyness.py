@@ -35,12 +35,14 @@ class Watch:
         return time.monotonic() - self._seen[0]
 
     def others(self) -> float | None:
-        """Return the CPUs, of those allowed, that others took since the last look; None if not known."""
+        """Return how many of the allowed CPUs others took at least since the last look; None if not known."""
         (then_s, busy_then_s, own_then_s), self._seen = self._seen, self._now()
         now_s, busy_now_s, own_now_s = self._seen
         if busy_then_s is None or busy_now_s is None or now_s <= then_s:
             return None
         taken_s = (busy_now_s - busy_then_s) - (own_now_s - own_then_s)
+        # The counters are in ticks: over the short look while a model loads, that alone could look like work.
+        taken_s -= len(allowed_cpus()) / os.sysconf("SC_CLK_TCK")
         return max(0.0, taken_s / (now_s - then_s))
 
     def _now(self) -> tuple[float, float | None, float]:
