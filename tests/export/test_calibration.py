@@ -1,10 +1,11 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mothertongue.tokenizer import Tokenizer
-from mothertongue_export.calibration import calibrate, calibration_rows, kernel
+from mothertongue_export.calibration import calibrate, calibration_rows, fitting_rows, kernel
 from mothertongue_export.pytorch import PyTorchModel
 from mothertongue_export.quantization import FLOAT, Storage, dequantize, quantize
 from mothertongue_trainer.document import Document
@@ -49,15 +50,52 @@ def test_every_matrix_is_measured_and_finer_storage_is_more_exact(
     assert 0.003 < hidden.costs[2].error < 0.03
 
 
-def test_the_importance_of_a_column_is_its_mean_square(tied: Path, rows: np.ndarray) -> None:
-    """The input of the first matrix by hand: embeddings, normed."""
+def test_fitting_takes_other_rows_than_the_table_and_none_where_little_is_left(
+    tied: Path, heldout: list[Document]
+) -> None:
+    """Documents are told apart by a number at their beginning."""
+    tokenizer = Tokenizer.open(tied)
+    many = [dataclasses.replace(heldout[n % 14], text=f"{n} {heldout[n % 14].text}") for n in range(300)]
+    measured = {tuple(row) for row in calibration_rows(many, tokenizer, context=64)}
+    fitted = {tuple(row) for row in fitting_rows(many, tokenizer, context=64)}
+    assert len(measured) == 8
+    assert len(fitted) > 100
+    assert not measured & fitted
+    for few in ([], heldout[:1], heldout[:8]):
+        assert fitting_rows(few, tokenizer, context=64).size == 0
+
+
+def test_four_bits_are_compensated_where_it_lowers_the_error_and_only_there(
+    tied: Path, rows: np.ndarray, heldout: list[Document]
+) -> None:
     model = PyTorchModel.open(tied)
+    searched = calibrate(model, rows, LADDER, LADDER[1:])
+    other = np.ascontiguousarray(np.tile(rows[::-1], (4, 1)))
+    both = calibrate(model, rows, LADDER, LADDER[1:], fitting_rows=other)
+    ways = [matrix.costs[0].rounding for matrix in both.matrices[:-1]]
+    assert ways.count("compensated") > 6
+    gains = [
+        (before.costs[0].error, after.costs[0].error)
+        for before, after in zip(searched.matrices, both.matrices, strict=True)
+    ]
+    assert sum(after for _, after in gains) < 0.8 * sum(before for before, _ in gains)
+    assert {cost.rounding for matrix in both.matrices for cost in matrix.costs[1:]} == {"to nearest"}
+    assert set(both.fitted) == {(matrix.node, LADDER[0]) for matrix in both.matrices[:-1]}
+
+
+def test_the_fitted_matrix_is_the_one_that_was_measured(tied: Path, rows: np.ndarray) -> None:
+    """Its error, computed again in float64 from the inputs of the first matrix."""
+    model = PyTorchModel.open(tied)
+    node = "model.layers.0.self_attn.qkv"
+    found = calibrate(model, rows, LADDER[:1], LADDER[1:2], fitting_rows=rows)
     weights = {name: value.detach().numpy() for name, value in model.network.named_parameters()}
     embedded = weights["model.embed_tokens.weight"][rows.reshape(-1)].astype(np.float64)
     normed = embedded / np.sqrt((embedded**2).mean(axis=1, keepdims=True) + 1e-6)
-    normed = normed * weights["model.layers.0.input_layernorm.weight"]
-    found = calibrate(model, rows, LADDER[:1], LADDER[1:2]).importance["model.layers.0.self_attn.qkv"]
-    np.testing.assert_allclose(found, (normed**2).mean(axis=0), rtol=1e-4)
+    normed *= weights["model.layers.0.input_layernorm.weight"]
+    exact = np.concatenate([weights[f"model.layers.0.self_attn.{part}_proj.weight"] for part in "qkv"])
+    error = normed @ (dequantize(found.fitted[node, LADDER[0]]) - exact).T
+    share = np.linalg.norm(error) / np.linalg.norm(normed @ exact.T)
+    assert share == pytest.approx(found.matrices[0].costs[0].error, rel=0.1)  # measured on some of the tokens
 
 
 def test_a_calibrated_model_computes_as_before(tied: Path, rows: np.ndarray) -> None:
@@ -75,4 +113,5 @@ def test_the_kernel_multiplies_by_the_stored_weight(storage: Storage) -> None:
     stored = weight if storage == FLOAT else dequantize(quantize(weight, storage))
     expected = x @ stored.T
     tolerance = 1e-5 if storage == FLOAT else 0.02  # rounded activations
-    assert np.abs(kernel(weight, storage, None)(x) - expected).max() < tolerance * np.abs(expected).max()
+    run = kernel(weight if storage == FLOAT else quantize(weight, storage))
+    assert np.abs(run(x) - expected).max() < tolerance * np.abs(expected).max()

@@ -1,10 +1,11 @@
 import dataclasses
 
+import numpy as np
 import pytest
 
 from mothertongue_export.calibration import Calibration, Cost, MatrixCosts
 from mothertongue_export.choice import Choice, declared_bits, improved, ladders, plan_of, rows, smallest
-from mothertongue_export.quantization import FLOAT, Storage
+from mothertongue_export.quantization import FLOAT, Storage, quantize
 from mothertongue_trainer.recipe import ExportConfig
 
 
@@ -20,8 +21,6 @@ TABLE = Calibration(
         MatrixCosts(node="model.layers.1.a", costs=[cost(8, 128, 0.02, 100), cost(8, 32, 0.01, 110)]),
         MatrixCosts(node="logits", costs=[cost(8, 128, 0.01, 1000), cost(8, 32, 0.009, 1100)]),
     ],
-    importance={},
-    tokens=512,
 )
 
 
@@ -80,6 +79,20 @@ def test_a_plan_and_a_declaration_say_what_was_chosen() -> None:
     assert plan.storage("model.layers.0.a") == Storage(bits=8, block_size=32)
     assert plan.storage("logits") == Storage(bits=8, block_size=128)
     assert declared_bits(better) == {"model.layers.0.a": 8, "model.layers.1.a": 8, "logits": 8}
+
+
+def test_a_plan_stores_a_fitted_matrix_as_it_was_measured() -> None:
+    storage = Storage(bits=4, block_size=16)
+    matrix = quantize(np.ones((2, 16), np.float32), storage)
+    fitted = Cost(storage=storage, rounding="compensated", error=0.1, bytes=20, microseconds=1.0)
+    coarse = MatrixCosts(node="model.layers.0.a", costs=[fitted, cost(8, 16, 0.01, 40)])
+    table = Calibration(matrices=[coarse], fitted={("model.layers.0.a", storage): matrix})
+    config = ExportConfig(weights="int4", block_size=16)
+    assert plan_of(smallest(table), table, config).fitted == {"model.layers.0.a": matrix}
+    assert rows(smallest(table))[0][1] == "4 bits, block 16, compensated (1)"
+    finer = improved(smallest(table), table, excess=2, because="kl_mean")
+    assert finer is not None
+    assert plan_of(finer, table, config).fitted == {}
 
 
 def test_the_printed_table_has_one_row_for_each_kind_and_storage() -> None:

@@ -143,7 +143,9 @@ def test_greedy_text_counts_up_to_the_first_difference_and_says_its_kind(
     flip: int, margin: float, tokens: int, difference: str
 ) -> None:
     both: Any = Chooser(flip, margin)
-    text = write_both(both, both, HeldoutText(language="bn", ids=tuple(range(10, 30)), bytes=20))
+    text = write_both(
+        both, both, HeldoutText(language="bn", document="one", ids=tuple(range(10, 30)), bytes=20)
+    )
     assert (text.tokens, text.difference) == (tokens, difference)
     assert list(text.ids) == list(range(8, 8 + tokens))
 
@@ -159,7 +161,7 @@ def test_feeding_one_by_one_starts_from_an_empty_cache() -> None:
 def test_figures_tell_near_ties_from_clear_flips(margin: float, near: float, clear: float) -> None:
     """Of 20 predictions, the last 9 take another token, which PyTorch likes less by `margin`."""
     both: Any = Chooser(12 if margin else 1000, margin)
-    text = HeldoutText(language="bn", ids=tuple(range(10, 31)), bytes=40)
+    text = HeldoutText(language="bn", document="one", ids=tuple(range(10, 31)), bytes=40)
     figures = measure(both, both, [text], chats=NO_CHATS, reference_max_abs=0.0, progress=silent)
     assert figures.tokens == 20
     assert (figures.near_tie_flips_percent, figures.clear_flips_percent) == (near, clear)
@@ -182,7 +184,7 @@ def _nats(both: Chooser, place: int, *, flips: bool) -> float:
 
 def test_the_interval_of_a_language_is_over_its_documents() -> None:
     """Two texts alike have an interval of no width; a third that is worse widens it upwards."""
-    texts = [HeldoutText(language="bn", ids=tuple(range(10, 31)), bytes=40)] * 3
+    texts = [HeldoutText(language="bn", document="one", ids=tuple(range(10, 31)), bytes=40)] * 3
     found = random_logits(20, 0)
     same = compare(found, found, texts[0].ids[1:])
     worse = compare(found, found * 0.5, texts[0].ids[1:])

@@ -1,9 +1,13 @@
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 
-from mothertongue_export.oracle import Oracle
+from mothertongue_export.checkpoint import read_checkpoint
+from mothertongue_export.oracle import Oracle, open_oracle
 from mothertongue_export.pytorch import PyTorchModel, RememberedModel
+from mothertongue_trainer.document import Document
+from mothertongue_trainer.progress import silent
 
 
 def test_an_oracle_has_the_text_the_questions_and_the_distance_of_the_plain_graph(oracle: Oracle) -> None:
@@ -11,6 +15,23 @@ def test_an_oracle_has_the_text_the_questions_and_the_distance_of_the_plain_grap
     assert {text.language for text in oracle.texts} == {"bn", "en"}
     assert len(oracle.questions) == 14
     assert oracle.calibration_ids.size >= 256
+    assert oracle.fitting_ids.size == 0  # the proof reads every document
+
+
+def test_a_matrix_is_never_fitted_to_text_of_the_proof(tied: Path, heldout: list[Document]) -> None:
+    """More text than the proof reads: by its ids, no row of the fit stands in it."""
+    many = [
+        dataclasses.replace(heldout[n % 14], id=f"{n}", text=f"{n} {heldout[n % 14].text}")
+        for n in range(750)
+    ]
+    opened = open_oracle(read_checkpoint(tied), heldout=many, conversations=[], progress=silent)
+    with opened as oracle:
+        proved = " ".join(f"{token}" for text in oracle.texts for token in text.ids)
+        assert oracle.fitting_ids.size > 4000
+        for row in oracle.fitting_ids:
+            inner = [f"{token}" for token in row]
+            begin = inner.index("0") if "0" in inner else 0  # a document with its number
+            assert " ".join(inner[begin : begin + 20]) not in proved
 
 
 def test_a_remembered_model_gives_the_same_logits_again_without_computing(tied: Path, tmp_path: Path) -> None:

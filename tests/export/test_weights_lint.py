@@ -5,9 +5,10 @@ import onnx
 import pytest
 
 from mothertongue_export.checkpoint import read_checkpoint
+from mothertongue_export.compensation import compensate, spread_of
 from mothertongue_export.graph import write_device_graph
 from mothertongue_export.lint import DeviceGraph
-from mothertongue_export.quantization import FLOAT, Plan, Storage
+from mothertongue_export.quantization import FLOAT, Plan, Storage, dequantize
 from mothertongue_export.weights_lint import lint_weights
 
 
@@ -22,14 +23,28 @@ def folder(tied: Path, tmp_path: Path) -> Path:
 )
 def test_a_graph_as_it_was_written_has_no_findings(storage: Storage, tied: Path, tmp_path: Path) -> None:
     checkpoint = read_checkpoint(tied)
-    nodes = [f"model.layers.{layer}.mlp.{part}" for layer in (0, 1) for part in ("gate_up", "down_proj")]
-    generator = np.random.default_rng(0)
-    importance = {
-        node: generator.gamma(1.0, size=144 if "down" in node else 64).astype(np.float32) for node in nodes
-    }
-    plan = Plan(default=storage, exceptions={"logits": Storage(bits=8, block_size=32)}, importance=importance)
+    plan = Plan(default=storage, exceptions={"logits": Storage(bits=8, block_size=32)})
     write_device_graph(checkpoint, tmp_path, plan=plan)
     assert lint_weights(tmp_path, checkpoint) == []
+
+
+def test_a_compensated_graph_has_no_findings_and_steps_in_other_places_have(
+    tied: Path, tmp_path: Path
+) -> None:
+    checkpoint = read_checkpoint(tied)
+    node, storage = "model.layers.1.mlp.down_proj", Storage(bits=4, block_size=32)
+    weight = checkpoint.weights[f"{node}.weight"]
+    inputs = np.random.default_rng(0).normal(size=(300, 20)) @ np.random.default_rng(1).normal(size=(20, 144))
+    matrix = compensate(weight, storage, spread_of(inputs.T @ inputs))
+    assert (np.abs(dequantize(matrix) - weight) > 0.6 * np.repeat(matrix.scales, 32, axis=1)[:, :144]).any()
+    eight = Storage(bits=8, block_size=32)
+    plan = Plan(default=eight, exceptions={node: storage}, fitted={node: matrix})
+    write_device_graph(checkpoint, tmp_path, plan=plan)
+    assert lint_weights(tmp_path, checkpoint) == []
+    matrix.steps[2, 0] = np.roll(matrix.steps[2, 0], 3)
+    write_device_graph(checkpoint, tmp_path, plan=plan)
+    (finding,) = lint_weights(tmp_path, checkpoint)
+    assert finding.startswith(f"{node}: row 2, block 0 is off by up to")
 
 
 @pytest.mark.parametrize(

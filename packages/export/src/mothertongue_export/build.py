@@ -35,9 +35,9 @@ CORPUS_CODE = (
 )  # fmt: skip
 TRAINING_CODE = ("arithmetic", "loop", "model", "optimizer", "plan", "rows", "schedule", "step")
 EXPORT_CODE = (
-    "bootstrap", "calibration", "chats", "checkpoint", "choice", "comparison", "exporter", "fitting",
-    "golden", "graph", "lint", "model_card", "operators", "oracle", "parity", "places", "proof", "pytorch",
-    "quantization", "reference", "staging", "weights_file", "weights_lint",
+    "bootstrap", "calibration", "chats", "checkpoint", "choice", "comparison", "compensation", "exporter",
+    "fitting", "golden", "graph", "lint", "model_card", "operators", "oracle", "parity", "places", "proof",
+    "pytorch", "quantization", "reference", "staging", "weights_file", "weights_lint",
 )  # fmt: skip
 
 

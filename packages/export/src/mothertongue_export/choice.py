@@ -77,13 +77,13 @@ def improved(
 
 
 def plan_of(choices: Sequence[Choice], calibration: Calibration, config: ExportConfig) -> Plan:
-    """Return the plan of these choices. Scales are searched at 4 bits only, where they pay."""
+    """Return the plan of these choices."""
     layers, _ = ladders(config)
-    four = {choice.node for choice in choices if choice.cost.storage.bits == 4}
+    fitted = {choice.node: calibration.fitted.get((choice.node, choice.cost.storage)) for choice in choices}
     return Plan(
         default=layers[0],
         exceptions={choice.node: choice.cost.storage for choice in choices},
-        importance={node: weight for node, weight in calibration.importance.items() if node in four},
+        fitted={node: matrix for node, matrix in fitted.items() if matrix},
     )
 
 
@@ -97,7 +97,7 @@ def rows(choices: Sequence[Choice]) -> list[tuple[str, str, str, str]]:
     groups: dict[tuple[str, str], list[Choice]] = {}
     for choice in choices:
         kind = ".".join(choice.node.split(".")[-2:])  # without the layer
-        groups.setdefault((kind, str(choice.cost.storage)), []).append(choice)
+        groups.setdefault((kind, str(choice.cost)), []).append(choice)
     table = []
     for (kind, storage), members in sorted(groups.items()):
         errors = [member.cost.error for member in members]

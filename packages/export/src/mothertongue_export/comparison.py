@@ -40,6 +40,7 @@ class HeldoutText:
     """One held-out document as the ids that both models read."""
 
     language: str
+    document: str  # its id
     ids: tuple[int, ...]  # with <|bos|> and, if the context has room, <|end|>
     bytes: int  # of the text that the ids after the first stand for
 
@@ -133,7 +134,9 @@ def select_texts(
         ids = [tokenizer.special(BOS), *tokenizer.encode(document.text), tokenizer.special(END)][:length]
         tokens[document.language] += len(ids)
         size = sum(len(tokenizer.token_bytes(token)) for token in ids)
-        texts.append(HeldoutText(language=document.language, ids=tuple(ids), bytes=size))
+        texts.append(
+            HeldoutText(language=document.language, document=document.id, ids=tuple(ids), bytes=size)
+        )
     if not texts:
         raise DataError("no held-out text; the proof needs documents that the model has not seen")
     return texts

@@ -33,7 +33,9 @@ def fit_graph(folder: Path, oracle: Oracle, config: ExportConfig, *, progress: P
         write_device_graph(oracle.checkpoint, folder, plan=Plan(default=FLOAT))
         return []
     progress("Measuring every matrix in every storage", 0, None)
-    calibration = calibrate(oracle.model, oracle.calibration_ids, *ladders(config))
+    calibration = calibrate(
+        oracle.model, oracle.calibration_ids, *ladders(config), fitting_rows=oracle.fitting_ids
+    )
     choices = smallest(calibration)
     while True:
         progress("Writing the graph", 0, None)

@@ -110,7 +110,7 @@ class Operators:
         return self.multiply(hidden, matrix, steps.name, scales, name)
 
     def quantized(self, weight: NDArray[np.float32], name: str) -> QuantizedMatrix:
-        return quantize(weight, self.plan.storage(name), self.plan.importance.get(name))
+        return self.plan.fitted.get(name) or quantize(weight, self.plan.storage(name))
 
     def multiply(self, hidden: str, matrix: QuantizedMatrix, steps: str, scales: str, name: str) -> str:
         """Return `hidden` times the stored matrix."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mothertongue.tokenizer import Tokenizer
-from mothertongue_export.calibration import calibration_rows
+from mothertongue_export.calibration import calibration_rows, fitting_rows
 from mothertongue_export.chats import questions
 from mothertongue_export.checkpoint import Checkpoint
 from mothertongue_export.comparison import HeldoutText, select_texts
@@ -30,6 +30,7 @@ class Oracle:
     model: PyTorchModel
     texts: Sequence[HeldoutText]
     calibration_ids: NDArray[np.int64]  # (B, T)
+    fitting_ids: NDArray[np.int64]  # (B, T), from documents that are in none of `texts`
     questions: Sequence[str]
     reference_max_abs: float  # how far the plain fp32 graph is from PyTorch
 
@@ -53,6 +54,8 @@ def open_oracle(
     sizes = checkpoint.architecture
     tokenizer = Tokenizer.open(checkpoint.folder)
     texts = select_texts(heldout, tokenizer, context=sizes.context, parameters=checkpoint.parameters)
+    proved = {text.document for text in texts}
+    unread = [document for document in heldout if document.id not in proved]
     network = PyTorchModel.open(checkpoint.folder).network
     with TemporaryDirectory() as temporary:
         scratch = Path(temporary)
@@ -64,6 +67,7 @@ def open_oracle(
             model=RememberedModel(network, scratch),
             texts=texts,
             calibration_ids=calibration_rows(heldout, tokenizer, context=sizes.context),
+            fitting_ids=fitting_rows(unread, tokenizer, context=sizes.context),
             questions=questions(conversations, heldout),
             reference_max_abs=difference,
         )

@@ -39,6 +39,17 @@ class PyTorchModel:
             logits: NDArray[np.float32] = self.network(torch.tensor(ids), use_cache=False).logits.numpy()
         return logits
 
+    def pass_through(self, ids: NDArray[np.int64], *, head_rows: int) -> None:
+        """Run the layers on `ids` (batch, seq), and the head on its first `head_rows` only.
+
+        For who looks on with hooks: the logits of all these rows would be larger than the model.
+        """
+        import torch
+
+        with torch.inference_mode():
+            hidden = self.network.model(torch.tensor(ids), use_cache=False).last_hidden_state
+            self.network.lm_head(hidden[:head_rows])
+
     def greedy(self, prompt: Sequence[int], count: int, end: int) -> list[int]:
         """Return up to `count` most probable ids after `prompt`, the last of them `end` if it comes."""
         import torch

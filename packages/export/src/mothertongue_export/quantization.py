@@ -7,6 +7,7 @@ padded with zeros.
 
 The scale is max|w| / largest step (round to nearest), or a smaller one that cuts the largest values off where
 this lowers the error of the block: each column weighs as much as the mean square of what it is multiplied by.
+`compensation` finds other steps on the same scales.
 """
 
 from __future__ import annotations
@@ -46,22 +47,6 @@ FLOAT = Storage(bits=32)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How every matrix of a device graph is stored, by the name of its node.
-
-    `importance` is the mean square (K,) of each column of a node's input; a node without one is rounded to
-    nearest. The embedding shares the table of a tied head and so has no entry of its own.
-    """
-
-    default: Storage
-    exceptions: Mapping[str, Storage] = field(default_factory=dict)
-    importance: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-
-    def storage(self, node: str) -> Storage:
-        return self.exceptions.get(node, self.default)
-
-
-@dataclass(frozen=True, kw_only=True)
 class QuantizedMatrix:
     """A weight (N, K) in 8 or 4 bits."""
 
@@ -77,6 +62,22 @@ class QuantizedMatrix:
     @property
     def block_size(self) -> int:
         return self.storage.block_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How every matrix of a device graph is stored, by the name of its node.
+
+    `fitted` matrices are stored as they are, all others rounded to nearest. The embedding shares the table of
+    a tied head and so has no entry of its own.
+    """
+
+    default: Storage
+    exceptions: Mapping[str, Storage] = field(default_factory=dict)
+    fitted: Mapping[str, QuantizedMatrix] = field(default_factory=dict)
+
+    def storage(self, node: str) -> Storage:
+        return self.exceptions.get(node, self.default)
 
 
 def quantize(
@@ -98,8 +99,22 @@ def quantize(
         part = slice(begin, begin + chunk)
         cut = _blocks(weight[part].astype(np.float32), storage.block_size)
         scales[part] = _scales(cut, storage.bits, _weights(importance, storage.block_size))
-        steps[part] = _pack(_round(cut, scales[part], storage.bits) + ZERO_POINTS[storage.bits], storage.bits)
+        steps[part] = _pack(_round(cut, scales[part], storage.bits), storage.bits)
     return QuantizedMatrix(steps=steps, scales=scales, columns=columns, storage=storage)
+
+
+def block_scales(
+    weight: NDArray[np.float32], storage: Storage, importance: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the scales of least error (N, blocks) for `weight` (N, K), as `quantize` finds them."""
+    weights = _weights(importance, storage.block_size)
+    return _scales(_blocks(weight.astype(np.float32), storage.block_size), storage.bits, weights)
+
+
+def from_steps(signed: NDArray[np.float32], scales: NDArray[np.float32], storage: Storage) -> QuantizedMatrix:
+    """Return the matrix of whole numbers `signed` (N, K) times the `scales` (N, blocks) of their blocks."""
+    steps = _pack(_blocks(signed, storage.block_size), storage.bits)
+    return QuantizedMatrix(steps=steps, scales=scales, columns=signed.shape[1], storage=storage)
 
 
 def dequantize(matrix: QuantizedMatrix) -> NDArray[np.float32]:
@@ -116,8 +131,8 @@ def unpack(steps: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return halves.reshape(*steps.shape[:-1], -1)
 
 
-def _pack(steps: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
-    whole = steps.astype(np.uint8)
+def _pack(signed: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+    whole = (signed + ZERO_POINTS[bits]).astype(np.uint8)
     if bits == 8:
         return whole
     # The first of two is the lower half.

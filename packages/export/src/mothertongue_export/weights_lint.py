@@ -10,19 +10,21 @@ import onnx
 from numpy.typing import NDArray
 
 from mothertongue_export.checkpoint import Checkpoint
+from mothertongue_export.compensation import FARTHEST_STEPS
 from mothertongue_export.lint import DeviceGraph
 from mothertongue_export.quantization import LARGEST_STEPS, SHARES, ZERO_POINTS, unpack
 
-# Rounding to nearest leaves half a step, and the division in float32 a little more.
-MAXIMUM_STEPS = 0.501
+# By bits. Rounding to nearest leaves half a step, and the division in float32 a little more.
+MAXIMUM_STEPS = {8: 0.501, 4: FARTHEST_STEPS + 0.001}
 CHUNK_VALUES = 1 << 22  # looked at once
 
 
 def lint_weights(folder: Path, checkpoint: Checkpoint) -> list[str]:
     """Return where the device graph in `folder` departs from the weights of `checkpoint`.
 
-    Every quantized value must lie within half a step of its weight, or be the largest step of its block for a
-    weight that a searched scale cuts off. Float matrices and norms must be equal.
+    Every value of 8 bits must lie within half a step of its weight, and one of 4 bits as near as compensation
+    leaves it, or be the largest step of its block for a weight that a searched scale cuts off. Float matrices
+    and norms must be equal.
     """
     graph = DeviceGraph(folder)
     quantized = (*graph.nodes("MatMulNBits"), *graph.nodes("GatherBlockQuantized"))
@@ -56,7 +58,8 @@ def _matrix_findings(graph: DeviceGraph, node: onnx.NodeProto, checkpoint: Check
             row, block, _ = np.unravel_index(excess.argmax(), excess.shape)
             yield (
                 f"{node.name}: row {begin + row}, block {block} is off by up to "
-                f"{error[row, block].max():.3g}, half a step of {sizes[row, block, 0]:.3g} expected"
+                f"{error[row, block].max():.3g}, at most {MAXIMUM_STEPS[bits]:.1f} steps of "
+                f"{sizes[row, block, 0]:.3g} expected"
             )
             return
 
@@ -69,7 +72,7 @@ def _allowed(
     cut = (np.abs(signed) == LARGEST_STEPS[bits]) & (exact * signed > 0)
     # A scale of the smallest share stands for weights that are so much larger than its largest step.
     beyond: NDArray[np.float32] = np.where(cut, largest / SHARES[bits][-1] - largest, 0)
-    return MAXIMUM_STEPS * sizes + beyond
+    return MAXIMUM_STEPS[bits] * sizes + beyond
 
 
 def stacked_weight(node: str, checkpoint: Checkpoint) -> NDArray[np.float32]:
