@@ -27,9 +27,9 @@ from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose
 
 # Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
 CHUNK_TOKENS = 128
-# Longer than the gap between two operators, shorter than that between answers: as fast as spinning for ever
-# (59 against 50 to 57 tokens/s alone), and 29 instead of 20 beside a busy process until it is noticed.
-SPIN_US = 100
+# Longer than what Python takes between two tokens, shorter than the gap between answers: as fast as the default
+# (11.4 and 11.2 ms a token of the base model; 100 microseconds: 14.9), and an idle CPU is left alone.
+SPIN_US = 1000
 INTEGERS = frozenset(("input_ids", "attention_mask", KEEP_INPUT))  # the others are float32
 SHORTEST_LOOK_S = 0.1  # at the machine, before the first decision; loading takes no longer to come to it
 
