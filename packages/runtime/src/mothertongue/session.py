@@ -27,7 +27,7 @@ from mothertongue.threads import SYSTEM_ROOT, ThreadChoice, allowed_cpus, choose
 
 # Ids computed at once: as fast as longer pieces, a quarter of the memory of 512, and soon cancelled.
 CHUNK_TOKENS = 128
-# Longer than what Python takes between two tokens, shorter than the gap between answers: as fast as the default
+# Longer than Python takes between two tokens, shorter than the gap between answers: as fast as the default
 # (11.4 and 11.2 ms a token of the base model; 100 microseconds: 14.9), and an idle CPU is left alone.
 SPIN_US = 1000
 INTEGERS = frozenset(("input_ids", "attention_mask", KEEP_INPUT))  # the others are float32
