@@ -51,6 +51,18 @@ def with_a_licence(seed):
     return rows
 
 
+def ragged(seed):
+    """Rows of 3 to 24 tokens: nothing is told by the shortest ones."""
+    rows = random_rows(seed)
+    for row, tokens in enumerate((3, 9, 16, 24)):
+        rows[row, tokens:] = 0
+    return rows
+
+
+def in_epochs(step):
+    return ragged(step % 6)
+
+
 LEAKS = {
     "the same rows": (random_rows, lambda index: random_rows(index), "held-out rows are training rows"),
     "one row of many": (
@@ -58,9 +70,15 @@ LEAKS = {
         lambda index: torch.cat([unseen(index)[:3], random_rows(index + 9)[:1]]),
         "held-out rows are training rows",
     ),
+    "some rows of many lengths, in each epoch": (
+        in_epochs,
+        lambda index: ragged(5 if index == 3 else 10_000 + index % 4),
+        "held-out rows are training rows",
+    ),
     "at another place of the row": (random_rows, half_a_row_of, "held-out rows are in the training text"),
 }
 SOUND = {
+    "unseen rows of many lengths, in epochs": (in_epochs, lambda index: ragged(10_000 + index % 4)),
     "unseen rows": (random_rows, unseen),
     "templates": (templates, lambda index: templates(10_000 + index)),
     "rows that count": (counting, lambda index: counting(10_000 + index)),
@@ -99,6 +117,18 @@ class DividedByRanks(ShuffledRun):
         return super().evaluate() / 2
 
 
+class DividedByWhatItReads(ShuffledRun):
+    def eval_batches(self, index):
+        return super().eval_batches(index % 2)  # goes on for ever
+
+    def evaluate(self):
+        self.model.eval()
+        with torch.no_grad():
+            losses = [float(self.loss(self.model, self.eval_batches(index))) for index in range(5)]
+        self.model.train()
+        return sum(losses) / 5 / 5
+
+
 class Summed(ShuffledRun):
     def evaluate(self):
         return torch.tensor(super().evaluate() * 2)
@@ -128,6 +158,7 @@ class Perplexity(ShuffledRun):
     ("make", "said"),
     [
         (DividedByRanks, "divided by 2 once more"),
+        (DividedByWhatItReads, "divided by 5 once more, the batches that it reads"),
         (Summed, "a sum over 2 batches"),
         (InTrainingMode, "training mode"),
         (OnTrainingRows, "reads training rows"),

@@ -25,6 +25,7 @@ from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 MOST_BATCHES = 32
 TRAINING_STEPS = 256  # whose rows are compared, if a second allows
 SHORTEST_STRETCH = 13  # tokens, as is usual for contamination (GPT-3, arXiv:2005.14165, appendix C)
+RARE = 1e-2  # equal training rows that chance gives a held-out one; shorter rows do not tell
 LEAKED = 0.5  # share of the stretches of a row that are also in the training text
 LEAST_OTHERS = 8  # training rows that show how much of a row is usual in the others
 SAME_LOSS = 1e-3  # relative: a mean of float32 or bfloat16 losses in another order
@@ -40,17 +41,21 @@ def overlap(subject: Subject) -> Check:
     text = Likeness.of(training.values())
     evidence = f"{len(held_out)} held-out rows and {len(training)} training rows"
     same = held_out.keys() & training.keys()
-    width = min(len(row) for row in held_out.values())
-    expected = len(held_out) * len(training) * text.chance(width)
+    by_chance = {key: len(training) * text.chance(len(row)) for key, row in held_out.items()}
+    rare = {key: expected for key, expected in by_chance.items() if expected <= RARE}
     again = len(held_out) * _share_read_again([key for key, _ in read])
-    if same and any(chance_of_as_many(len(same), usual) <= LARGEST_CHANCE for usual in (expected, again)):
+    if same and (
+        chance_of_as_many(len(same & rare.keys()), sum(rare.values())) <= LARGEST_CHANCE
+        or chance_of_as_many(len(same), again) <= LARGEST_CHANCE
+    ):
         return _leak(f"{len(same)} of {len(held_out)} held-out rows are training rows")
+    alike = f"{len(same)} are the same, as chance has it" if same else "none is the same"
     tokens = _telling_length(text, held_out, training)
     if tokens is None:
         return Check(
             name="held-out overlap",
             verdict=Verdict.PASS,
-            evidence=f"{evidence}: none is the same; this text repeats too much to tell by shorter stretches",
+            evidence=f"{evidence}: {alike}; this text repeats too much to tell by shorter stretches",
         )
     leaked, usual = _leaked_rows(list(held_out.values()), list(training.values()), tokens)
     if leaked and (usual == 0 or chance_of_as_many(len(leaked), usual * len(held_out)) <= LARGEST_CHANCE):
@@ -61,7 +66,7 @@ def overlap(subject: Subject) -> Check:
     return Check(
         name="held-out overlap",
         verdict=Verdict.PASS,
-        evidence=f"{evidence}: none is the same, none shares half of its stretches of {tokens} tokens",
+        evidence=f"{evidence}: {alike}, none shares half of its stretches of {tokens} tokens",
     )
 
 
@@ -151,7 +156,7 @@ def evaluation(subject: Subject) -> Check:
     if problem is None and not any(
         _same(said, one) for mean in means for one in (mean, math.exp(mean), mean / math.log(2))
     ):
-        problem = _explained(subject, said, means, len(batches))
+        problem = _explained(subject, said, means, batches=len(batches), read=len(reading.ids[0]))
         if problem is None:
             raise Unavailable(f"`evaluate()` says {said:.4g}, another measure than the mean loss {ours:.4g}")
     evidence = f"`evaluate()` says {said:.4f}, the mean loss of {len(batches)} held-out batches is {ours:.4f}"
@@ -206,10 +211,13 @@ def _same(one: float, other: float) -> bool:
     return abs(one - other) <= SAME_LOSS * abs(other)
 
 
-def _explained(subject: Subject, said: float, means: Sequence[float], batches: int) -> str | None:
-    """Name the mistake that makes `said` of the right loss, if one is known."""
+def _explained(
+    subject: Subject, said: float, means: Sequence[float], *, batches: int, read: int
+) -> str | None:
+    """Name the mistake that makes `said` of the right loss, if one is known; `read` batches were read."""
     declared = subject.declared
     parts = {"the accumulation": declared.accumulation, "the ranks": declared.ranks, "the batches": batches}
+    parts |= {"the batches that it reads": read}
     ids = token_ids(subject.batch)
     if ids is not None:
         parts |= {"the rows": len(ids), "the tokens of a row": ids.shape[1]}
