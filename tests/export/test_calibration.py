@@ -61,8 +61,12 @@ def test_fitting_takes_other_rows_than_the_table_and_none_where_little_is_left(
     assert len(measured) == 8
     assert len(fitted) > 100
     assert not measured & fitted
+    spoken = [list(range(40)), list(range(50, 100))]
+    with_chats = fitting_rows(many, tokenizer, context=64, conversations=spoken)
+    assert with_chats[-1].tolist() == [*range(40), *range(50, 74)]  # whole rows only
+    assert {tuple(row) for row in with_chats[:-1]} == fitted
     for few in ([], heldout[:1], heldout[:8]):
-        assert fitting_rows(few, tokenizer, context=64).size == 0
+        assert fitting_rows(few, tokenizer, context=64, conversations=spoken).size == 0
 
 
 def test_four_bits_are_compensated_where_it_lowers_the_error_and_only_there(

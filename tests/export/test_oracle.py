@@ -3,6 +3,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mothertongue.chat import Message
+from mothertongue.tokenizer import Tokenizer
 from mothertongue_export.checkpoint import read_checkpoint
 from mothertongue_export.oracle import Oracle, open_oracle
 from mothertongue_export.pytorch import PyTorchModel, RememberedModel
@@ -24,7 +26,16 @@ def test_a_matrix_is_never_fitted_to_text_of_the_proof(tied: Path, heldout: list
         dataclasses.replace(heldout[n % 14], id=f"{n}", text=f"{n} {heldout[n % 14].text}")
         for n in range(750)
     ]
-    opened = open_oracle(read_checkpoint(tied), heldout=many, conversations=[], progress=silent)
+    talks = [
+        Document(
+            id=f"t{n}",
+            language="en",
+            component="t",
+            messages=(Message("user", f"{n:02} tree?"), Message("assistant", "গাছ")),
+        )
+        for n in range(30)
+    ]
+    opened = open_oracle(read_checkpoint(tied), heldout=many, conversations=talks, progress=silent)
     with opened as oracle:
         proved = " ".join(f"{token}" for text in oracle.texts for token in text.ids)
         assert oracle.fitting_ids.size > 4000
@@ -32,6 +43,10 @@ def test_a_matrix_is_never_fitted_to_text_of_the_proof(tied: Path, heldout: list
             inner = [f"{token}" for token in row]
             begin = inner.index("0") if "0" in inner else 0  # a document with its number
             assert " ".join(inner[begin : begin + 20]) not in proved
+        told = Tokenizer.open(tied).decode(oracle.fitting_ids.reshape(-1).tolist())
+        assert len(oracle.questions) == 20
+        assert not any(question in told for question in oracle.questions)
+        assert "20 tree?" in told
 
 
 def test_a_remembered_model_gives_the_same_logits_again_without_computing(tied: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from mothertongue.chat import ChatFormat
 from mothertongue.tokenizer import Tokenizer
 from mothertongue_export.calibration import calibration_rows, fitting_rows
 from mothertongue_export.chats import questions
@@ -30,7 +31,7 @@ class Oracle:
     model: PyTorchModel
     texts: Sequence[HeldoutText]
     calibration_ids: NDArray[np.int64]  # (B, T)
-    fitting_ids: NDArray[np.int64]  # (B, T), from documents that are in none of `texts`
+    fitting_ids: NDArray[np.int64]  # (B, T), of neither `texts` nor `questions`
     questions: Sequence[str]
     reference_max_abs: float  # how far the plain fp32 graph is from PyTorch
 
@@ -56,6 +57,10 @@ def open_oracle(
     texts = select_texts(heldout, tokenizer, context=sizes.context, parameters=checkpoint.parameters)
     proved = {text.document for text in texts}
     unread = [document for document in heldout if document.id not in proved]
+    asked = questions(conversations, heldout)
+    untold = [d.messages for d in conversations if d.messages and d.messages[0].content not in asked]
+    format_ = ChatFormat.open(checkpoint.folder)
+    spoken = [format_.encode_learned(messages)[0] for messages in untold]
     network = PyTorchModel.open(checkpoint.folder).network
     with TemporaryDirectory() as temporary:
         scratch = Path(temporary)
@@ -67,7 +72,7 @@ def open_oracle(
             model=RememberedModel(network, scratch),
             texts=texts,
             calibration_ids=calibration_rows(heldout, tokenizer, context=sizes.context),
-            fitting_ids=fitting_rows(unread, tokenizer, context=sizes.context),
-            questions=questions(conversations, heldout),
+            fitting_ids=fitting_rows(unread, tokenizer, context=sizes.context, conversations=spoken),
+            questions=asked,
             reference_max_abs=difference,
         )
