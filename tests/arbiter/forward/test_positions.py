@@ -5,7 +5,7 @@ import torch
 from zoo import ZooRun, rotate
 
 from mothertongue_arbiter import Verdict
-from mothertongue_arbiter.torch.forward.positions import _constant_row, position_shift, positions_used
+from mothertongue_arbiter.torch.forward.positions import _constant_row, positions_used
 from mothertongue_arbiter.torch.run.subject import Unavailable
 
 
@@ -15,34 +15,15 @@ def relative():
     return run
 
 
-def rotate_neighbours(x, angle):
-    one, two = x[..., ::2], x[..., 1::2]
-    cos, sin = angle.cos(), angle.sin()
-    return torch.stack([one * cos - two * sin, two * cos + one * sin], dim=-1).flatten(-2)
-
-
 def answer(exact, run, check):
     subject = exact(run)
     with subject.stirred():
         return check(subject)
 
 
-def test_rotary_positions_may_be_shifted_and_count(exact):
+def test_rotary_positions_count(exact):
     subject = exact(relative())
-    assert position_shift(subject).verdict == Verdict.PASS
     assert positions_used(subject).verdict == Verdict.PASS
-
-
-def test_queries_and_keys_with_other_pairings_fail(exact):
-    run = relative()
-    calls = []
-
-    def alternating(x, angle):
-        calls.append(1)
-        return (rotate if len(calls) % 2 else rotate_neighbours)(x, angle)
-
-    run.model.operations.rope = alternating
-    assert answer(exact, run, position_shift).verdict == Verdict.FAIL
 
 
 def test_rotary_positions_that_are_not_applied_fail_in_a_deep_model(exact):
@@ -59,53 +40,9 @@ def test_rotary_positions_are_not_absolute_ones(exact):
     assert answer(exact, run, positions_used).verdict == Verdict.FAIL
 
 
-class TableRun(ZooRun):
-    """Positions come with the batch, and their sines from a table that was made before."""
-
-    def __init__(self, dtype, shift=0):
-        super().__init__()
-        self.declared = replace(self.declared, positions="relative")
-        half = 4
-        angle = torch.arange(64.0)[:, None] * 100.0 ** (-torch.arange(half) / half)
-        self.model.register_buffer("cos", angle.cos().to(dtype), persistent=False)
-        self.model.register_buffer("sin", angle.sin().to(dtype), persistent=False)
-        self.model.operations.rope = self.rope
-
-    def batch(self, step):
-        found = super().batch(step)
-        return found | {"position_ids": torch.arange(14).expand_as(found["input_ids"]).clone()}
-
-    def forward(self, model, batch):
-        self.positions = batch["position_ids"]
-        return super().forward(model, batch)
-
-    def rope(self, x, angle):
-        one, two = x.chunk(2, dim=-1)
-        cos, sin = (table[self.positions][:, None] for table in (self.model.cos, self.model.sin))
-        return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
-
-
-def test_position_ids_of_the_batch_are_shifted_and_float32_tables_are_exact_enough(exact):
-    assert answer(exact, TableRun(torch.float32), position_shift).verdict == Verdict.PASS
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_tables_in_half_precision_fail(exact, dtype):
-    assert answer(exact, TableRun(dtype), position_shift).verdict == Verdict.FAIL
-
-
-def test_position_ids_that_are_not_used_fail(exact):
-    run = TableRun(torch.float32)
-    run.model.operations.rope = lambda x, angle: x
-    check = answer(exact, run, position_shift)
-    assert check.verdict == Verdict.FAIL
-    assert check.cause == "the position ids are not used"
-
-
-@pytest.mark.parametrize("check", [position_shift, positions_used])
-def test_what_is_not_declared_is_not_asked(exact, check):
+def test_what_is_not_declared_is_not_asked(exact):
     with pytest.raises(Unavailable, match="declare"):
-        answer(exact, ZooRun(), check)
+        answer(exact, ZooRun(), positions_used)
 
 
 def test_a_row_that_begins_with_padding_is_asked_where_its_text_is(exact):
@@ -154,19 +91,3 @@ def test_positions_that_stay_where_they_should_count_are_seen(exact, position, v
     assert check.verdict == verdict, check
     if verdict == "FAIL":
         assert "looked up again" in check.evidence
-
-
-def test_a_mask_that_moves_with_the_positions_proves_nothing(exact):
-    """As in transformers, where one count makes both."""
-    run = relative()
-    shifted = []
-
-    def looking_ahead(documents):
-        count = torch.arange(documents.shape[1])
-        shifted.append(int(count[0]))
-        return (torch.arange(1, documents.shape[1] + 1) - 1 <= count[:, None])[None, None]
-
-    run.model.operations.mask = looking_ahead
-    with pytest.raises(Unavailable, match="its mask of the same numbers"):
-        answer(exact, run, position_shift)
-    assert max(shifted) > 0

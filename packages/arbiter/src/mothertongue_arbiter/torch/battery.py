@@ -22,7 +22,8 @@ from mothertongue_arbiter.torch.data import labels
 from mothertongue_arbiter.torch.forward import influence, modes, probes
 from mothertongue_arbiter.torch.forward.packing import packing_independence
 from mothertongue_arbiter.torch.forward.padding import padding_independence, unless_padding_learns
-from mothertongue_arbiter.torch.forward.positions import position_shift, positions_used
+from mothertongue_arbiter.torch.forward.positions import positions_used
+from mothertongue_arbiter.torch.forward.shifting import position_shift
 from mothertongue_arbiter.torch.gradients.accumulation import accumulation
 from mothertongue_arbiter.torch.gradients.compiled import compiled_gradients
 from mothertongue_arbiter.torch.gradients.localisation import located, located_between

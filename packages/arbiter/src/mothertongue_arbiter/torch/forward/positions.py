@@ -1,10 +1,7 @@
-"""Positions: relative ones may all be shifted, and those that are declared must matter."""
+"""Positions that are declared must matter."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,46 +11,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.forward.modes import evaluation
 from mothertongue_arbiter.torch.forward.padding import real_positions
-from mothertongue_arbiter.torch.run.batches import (
-    POSITION_NAMES,
-    named_tensor,
-    other_ids,
-    stretch_of,
-    with_ids,
-    with_tensor,
-)
+from mothertongue_arbiter.torch.run.batches import stretch_of, with_ids
 from mothertongue_arbiter.torch.run.subject import SAME, ExactSubject, Unavailable
 
-SHIFTS = (1, 7)
-TABLE = re.compile(
-    r"cos|sin|rope|rotary|freq|pos|cis", re.IGNORECASE
-)  # names of tables with a row a position
 NUDGE = 1e-5  # of an embedding, in units of the largest; the error of a central difference is its square
 ALIKE = 1e-6  # of what earlier positions contribute
 COUNTED = 3  # positions 0, 1, 2 at the beginning of a row, by which a look-up of positions is known
 LONGEST_ROW = 4  # of the constant row; each token costs two forward passes of it
-
-
-def position_shift(subject: ExactSubject) -> Check:
-    """With relative positions, the logits stay when all positions are shifted alike."""
-    subject.need("forward")
-    if subject.declared.positions != "relative":
-        raise Unavailable("positions are not declared relative")
-    before = subject.standing
-    if not _differs(subject, before, stretch=2, tolerance=SAME):
-        if named_tensor(subject.batch, POSITION_NAMES) is None:
-            raise Unavailable("the program makes its positions where they cannot be shifted")
-        evidence = "the logits stay when the distances between all positions are doubled"
-        return _answer("position shift", Verdict.FAIL, evidence, "the position ids are not used")
-    for shift in SHIFTS:
-        apart = _differs(subject, before, shift=shift, tolerance=subject.same_at_other_positions)
-        if apart:
-            if _looks_ahead(subject, shift):
-                raise Unavailable("the program makes its positions and its mask of the same numbers")
-            evidence = f"the logits change by {apart:.1e} when all positions are shifted by {shift}"
-            cause = "queries and keys turned differently, rounded tables, or absolute positions"
-            return _answer("position shift", Verdict.FAIL, evidence, cause)
-    return _answer("position shift", Verdict.PASS, "the logits stay when all positions are shifted")
 
 
 def positions_used(subject: ExactSubject) -> Check:
@@ -117,74 +81,6 @@ def _looked_up_again(subject: ExactSubject) -> int | None:
         if counts and bool(stays.any()):
             return int(stays.any(0).nonzero()[0]) + 1
     return None
-
-
-def _differs(
-    subject: ExactSubject, before: Tensor, *, tolerance: float, shift: int = 0, stretch: int = 1
-) -> float:
-    """Return how far the logits move when position p becomes stretch * p + shift; 0 within the tolerance."""
-    batch = subject.batch
-    positions = named_tensor(batch, POSITION_NAMES)
-    if positions is not None:
-        batch = with_tensor(batch, positions, positions * stretch + shift)
-    try:
-        with _moved_tables(subject, shift=shift, stretch=stretch):
-            after = subject.logits(batch)
-    except Exception as error:  # a table that is too short, or an index that is no position
-        reason = (str(error).splitlines() or [""])[0]
-        raise Unavailable(f"the positions cannot be shifted: {reason}") from error
-    if after.shape != before.shape:
-        raise Unavailable("`forward` returns another shape when positions are shifted")
-    apart = float((after - before).abs().max() / before.abs().max().clamp(min=1e-30))
-    return apart if apart > tolerance else 0.0
-
-
-def _looks_ahead(subject: ExactSubject, shift: int) -> bool:
-    """Return whether shifted positions let a causal model see later tokens: its mask moved with them."""
-    if not subject.declared.causal or named_tensor(subject.batch, POSITION_NAMES) is not None:
-        return False
-    ids = subject.ids
-    last = torch.cat([ids[:, :-1], other_ids(ids)[:, -1:]], dim=1)
-    with _moved_tables(subject, shift=shift, stretch=1):
-        one, other = subject.logits(subject.batch), subject.logits(with_ids(subject.batch, last))
-    return float((one - other)[:, :-1].abs().max()) > SAME * float(one.abs().max())
-
-
-@contextmanager
-def _moved_tables(subject: ExactSubject, *, shift: int, stretch: int) -> Iterator[None]:
-    """Move positions that the program counts itself, and the rows of tables that it made before."""
-    length = subject.ids.shape[1]
-    if named_tensor(subject.batch, POSITION_NAMES) is not None:  # the program does not count itself
-        yield
-        return
-    used = torch.arange(length) * stretch + shift
-    kept: list[tuple[Tensor, Tensor]] = []
-    for name, table in subject.run.model.named_buffers():
-        if TABLE.search(name) and table.dim() >= 2 and table.shape[-2] > int(used[-1]):
-            kept.append((table, table.data))
-            rows = torch.cat([used, torch.arange(length, table.shape[-2])]).to(table.device)
-            table.data = table.data.index_select(-2, rows)
-    try:
-        with _MovedCount(length, shift=shift, stretch=stretch):
-            yield
-    finally:
-        for table, data in kept:
-            table.data = data
-
-
-class _MovedCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets every 0, 1, 2, ... of the length of a row begin and step otherwise."""
-
-    def __init__(self, length: int, *, shift: int, stretch: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.length, self.shift, self.stretch = length, shift, stretch
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        counts = func in (torch.ops.aten.arange.default, torch.ops.aten.arange.start)
-        if counts and output.shape == (self.length,) and float(output[0]) == 0:
-            return output * self.stretch + self.shift
-        return output
 
 
 def _constant_row(subject: ExactSubject) -> Any:

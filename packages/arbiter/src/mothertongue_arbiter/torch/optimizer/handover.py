@@ -33,10 +33,12 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
     """
     if not subject.is_still:
         return _bounded(subject, steps)
-    if any(record.handed is None for record in steps.records):
-        raise Unavailable("`train_step` did not call `optimizer.step()` of this run's `optimizer`")
     if any(record.closure for record in steps.records):
         raise Unavailable("`optimizer.step(closure)` computes its gradient itself")
+    if any(record.hidden for record in steps.records):
+        raise Unavailable("the optimizer finds its gradients elsewhere than at `grad` or `main_grad`")
+    if any(record.handed is None for record in steps.records):
+        raise Unavailable("`train_step` did not call `optimizer.step()` of this run's `optimizer`")
     optimizer = subject.declared.optimizer
     compared: list[Compared] = []
     for record in steps.records:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.torch.forward.modes import ModuleCall
-from mothertongue_arbiter.torch.run.state import optimizers_of
+from mothertongue_arbiter.torch.run.backward import real
+from mothertongue_arbiter.torch.run.state import optimizers_of, parts_of
 from mothertongue_arbiter.torch.run.xray import Xray
 
 WRAPPER = "module."  # of names in an averaged or a distributed model
@@ -43,6 +44,7 @@ class Recorded:
     reference: Mapping[str, Tensor | None] = field(default_factory=dict)
     calls: list[dict[str, Applied]] = field(default_factory=list)  # of any optimizer, in turn
     closure: bool = False  # the optimizer evaluates the loss itself
+    hidden: bool = False  # it moves weights by gradients that are kept elsewhere than at the weights
     before: dict[str, Tensor] = field(default_factory=dict)  # what is updated: weights, or their masters
     after: dict[str, Tensor] = field(default_factory=dict)
     weights_before: dict[str, Tensor] = field(default_factory=dict)  # of the model
@@ -57,9 +59,11 @@ class Watch:
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
         self.optimizers = [one for one in optimizers_of(run) if hasattr(one, "step")]
-        # A wrapper steps for the optimizers that it holds; they are the ones that remember.
-        nested = [part for one in self.optimizers for part in getattr(one, "optimizers", ())]
-        self.holders = [*self.optimizers, *nested]
+        # A wrapper steps for the optimizers that it holds; they are the ones that remember, and some are
+        # stepped without it, as from a hook of the backward pass.
+        self.parts = [part for one in self.optimizers for part in parts_of(one) if hasattr(part, "step")]
+        self.holders = [*self.optimizers, *self.parts]
+        self._is_stepping = False
         self.masters = masters_of(run, self.optimizers)
         self.held: dict[str, Tensor] = {**dict(run.model.named_parameters()), **self.masters}
         self.state = {name: self._state_of(name) for name in self.held}
@@ -73,7 +77,7 @@ class Watch:
         if state is None:
             return None
         return {
-            key: value.detach().clone() if isinstance(value, Tensor) else value
+            key: real(value.detach()).clone() if isinstance(value, Tensor) else value
             for key, value in state.items()
         }
 
@@ -93,7 +97,7 @@ class Watch:
         """Return copies of `tensors`; one that has not changed since its last copy is not copied again."""
         for name, tensor in tensors.items():
             last = self._copies.get((kind, name))
-            now = tensor.detach()
+            now = real(tensor.detach())
             if last is None or last.dtype != now.dtype or not torch.equal(last, now):
                 self._copies[kind, name] = now.clone()
         return {name: self._copies[kind, name] for name in tensors}
@@ -111,13 +115,13 @@ class Watch:
     @contextmanager
     def watching(self, record: Recorded) -> Iterator[None]:
         """Write every call of an optimizer into `record`."""
-        shadowed = [vars(optimizer).get("step") for optimizer in self.optimizers]
-        for optimizer in self.optimizers:
+        shadowed = [vars(optimizer).get("step") for optimizer in self.holders]
+        for optimizer in self.holders:
             optimizer.step = self._watched(optimizer.step, optimizer, record)
         try:
             yield
         finally:
-            for optimizer, step in zip(self.optimizers, shadowed, strict=True):
+            for optimizer, step in zip(self.holders, shadowed, strict=True):
                 if step is None:
                     del optimizer.step
                 else:
@@ -126,18 +130,30 @@ class Watch:
     def _watched(self, step: Callable[..., Any], optimizer: Any, record: Recorded) -> Callable[..., Any]:
         @wraps(step)  # a scheduler recognises the method that it wrapped
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if self._is_stepping:  # a part of the one that is watched already
+                return step(*args, **kwargs)
             rates = [float(group.get("lr") or 0.0) for group in _groups(optimizer)]
             record.learning_rate = max([record.learning_rate, *rates])
             record.closure |= any(one is not None for one in (*args, *kwargs.values()))
             held = self._groups_of(optimizer)
             gradients = self._gradients(optimizer)
+            seen = {name for call in record.calls for name in call}
+            before = self._only(held)
+            self._is_stepping = True
+            try:
+                answer = step(*args, **kwargs)
+            finally:
+                self._is_stepping = False
+            after = self._only(held)
+            if held and all(gradients[name] is None for name in held):
+                if seen >= held.keys():  # its parts have stepped before
+                    return answer
+                if any(after[name] is not before[name] for name in held):
+                    record.hidden = True
+                    return answer
             if record.handed is None:
                 record.handed = dict(gradients)
-            seen = {name for call in record.calls for name in call}
             record.handed |= {name: gradients[name] for name in held if name not in seen}
-            before = self._only(held)
-            answer = step(*args, **kwargs)
-            after = self._only(held)
             record.calls.append(
                 {
                     name: Applied(
@@ -175,10 +191,12 @@ class Watch:
             return dict.fromkeys(self.held)  # an overflow: it will do nothing
         found: dict[str, Tensor | None] = {}
         for name, parameter in self.run.model.named_parameters():
-            gradient = self.held[name].grad
+            gradient = getattr(parameter, "main_grad", None)  # of Megatron and Apex: summed in float32
+            gradient = self.held[name].grad if gradient is None else gradient
             gradient = parameter.grad if gradient is None else gradient
             if gradient is not None:
                 gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+                gradient = real(gradient)
                 gradient = gradient.clone() if scale is None else gradient / scale
             found[name] = gradient
         return found

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.torch.run.digest import digest, digests, leaves
 from mothertongue_arbiter.torch.run.fresh import replicas_of
-from mothertongue_arbiter.torch.run.state import optimizers_of
+from mothertongue_arbiter.torch.run.state import optimizers_of, parts_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,9 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 def _optimizer_state(run: TrainingRun, names: Mapping[int, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for number, optimizer in enumerate(optimizers_of(run)):
-        parts = [part for part in getattr(optimizer, "optimizers", []) if hasattr(part, "state")]
-        for one in parts or [optimizer]:
+        parts = [part for part in parts_of(optimizer) if hasattr(part, "state")]
+        own = not parts or isinstance(getattr(optimizer, "state", None), Mapping)
+        for one in [*parts, optimizer] if own else parts:
             state = getattr(one, "state", None)
             if isinstance(state, Mapping):
                 for parameter, entry in state.items():

@@ -99,8 +99,17 @@ def distance(gradients: Mapping[str, Tensor | None], others: Mapping[str, Tensor
     return error / size if size else (0.0 if error == 0 else float("inf"))
 
 
+def real(tensor: Tensor) -> Tensor:
+    """Return a view of a complex tensor as pairs of real numbers, any other as it is.
+
+    The gradient of torch at a + bi is dL/da + i dL/db, so that of the view is the view of the gradient.
+    """
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
 def _dense(parameter: nn.Parameter) -> Tensor | None:
     gradient = parameter.grad
     if gradient is None:
         return None
-    return gradient.detach().to_dense().clone() if gradient.is_sparse else gradient.detach().clone()
+    gradient = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    return real(gradient).clone()

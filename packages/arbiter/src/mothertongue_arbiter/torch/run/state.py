@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,10 +122,21 @@ def optimizers_of(run: TrainingRun) -> list[Any]:
     return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
 
 
+def parts_of(optimizer: Any) -> list[Any]:
+    """Return the optimizers that `optimizer` holds and steps, in any of its attributes."""
+    found = {id(part): part for part in getattr(optimizer, "optimizers", ())}
+    held = [vars(optimizer)] if hasattr(optimizer, "__dict__") else []
+    for value in held + list(held[0].values() if held else ()):
+        values = value.values() if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping | list | tuple):
+            found |= {id(part): part for part in values if isinstance(part, torch.optim.Optimizer)}
+    return list(found.values())
+
+
 def _holders(run: TrainingRun) -> list[Any]:
     """Return the objects of the run whose state a step changes: optimizers, schedulers, scalers."""
     held = [*optimizers_of(run), *getattr(run, "__dict__", {}).values()]
-    nested = [part for thing in held for part in getattr(thing, "optimizers", [])]
+    nested = [part for thing in held for part in parts_of(thing)]
     stateful = [
         thing for thing in [*held, *nested] if hasattr(thing, "state_dict") and hasattr(thing, "__dict__")
     ]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mothertongue_arbiter.direction import Direction, scale_of, signs
-from mothertongue_arbiter.run import TrainingRun
-from mothertongue_arbiter.torch.run.backward import Backward, fix_random_numbers, scalar
+from mothertongue_arbiter.run import TrainingRun, declarations
+from mothertongue_arbiter.torch.run.backward import Backward, fix_random_numbers, real, scalar
 
 
 class TorchWitness:
@@ -24,14 +24,16 @@ class TorchWitness:
         self._run = run
         self._batch = batch
         self._gradients = backward.gradients
-        self._parameters: dict[str, nn.Parameter] = {
+        named = {
             name: parameter
             for name, parameter in run.model.named_parameters()
-            if parameter.is_floating_point()
+            if parameter.is_floating_point() or parameter.is_complex()
         }
-        self._names = sorted(
-            self._parameters, key=lambda name: uses.get(id(self._parameters[name]), len(uses))
-        )
+        self._parameters: dict[str, Tensor] = {
+            name: real(parameter.detach()) for name, parameter in named.items()
+        }
+        self._names = sorted(named, key=lambda name: uses.get(id(named[name]), len(uses)))
+        self._kept_rows = _kept_rows(run)
         self._moved: tuple[Direction, dict[str, Tensor]] | None = None
 
     def names(self) -> list[str]:
@@ -82,9 +84,27 @@ class TorchWitness:
         if direction.along == "gradient":
             assert gradient is not None
             root_mean_square = float(gradient.square().mean().sqrt())
-            return gradient * (direction.scales[name] / root_mean_square)
+            return self._movable(name, gradient * (direction.scales[name] / root_mean_square))
         random = torch.from_numpy(signs(direction.seed, name, parameter.numel())).to(parameter)
         step = random.reshape(parameter.shape) * direction.scales[name]
         if direction.along == "zeros" and gradient is not None:
             step = step * (gradient == 0)
+        return self._movable(name, step)
+
+    def _movable(self, name: str, step: Tensor) -> Tensor:
+        if name in self._kept_rows:
+            step[self._kept_rows[name]] = 0
         return step
+
+
+def _kept_rows(run: TrainingRun) -> dict[str, int]:
+    """Return the row of each embedding that gets no gradient on purpose: a `padding_idx` that only pads."""
+    declared = declarations(run)
+    if declared.pad_token is None or declared.pad_token in declared.must_learn:
+        return {}
+    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    return {
+        names[id(module.weight)]: module.padding_idx
+        for module in run.model.modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx == declared.pad_token
+    }
