@@ -22,9 +22,9 @@ MAXIMUM_REFERENCE_ABS = 1e-4
 # side. Measured: 0.0003. A misplaced position, mask or cache costs 0.1 and more.
 MAXIMUM_PREFILL_KL = 0.01
 # 4 bits have 15 steps where 8 have 255, and divergence grows with the square of the error. A bundle of 4 bits
-# is chosen for its size. Measured on a trained model of 1.3 M parameters at the coarsest blocks: rounding with
-# searched scales +1.0 %, KL 0.041, clear flips 17.6 %; with errors that make up for each other +0.6 %, 0.020,
-# 9.5 %. These limits lie between the two.
+# is chosen for its size. Measured on a trained model of 1.3 M parameters at the coarsest blocks: rounding
+# with searched scales +1.0 %, KL 0.041, clear flips 17.6 %; with errors that make up for each other +0.6 %,
+# 0.020, 9.5 %. These limits lie between the two.
 INT4_BITS_PER_BYTE_INCREASE_PERCENT = 0.75
 INT4_KL_MEAN = 0.03
 INT4_CLEAR_FLIPS_PERCENT = 14.0
