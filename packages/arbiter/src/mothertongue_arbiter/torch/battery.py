@@ -16,6 +16,7 @@ import torch
 from mothertongue_arbiter.audit import Options
 from mothertongue_arbiter.certificate import Certificate, Check, NotRun, Verdict
 from mothertongue_arbiter.errors import ArbiterError
+from mothertongue_arbiter.judgement import Judge
 from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.scope import revision
 from mothertongue_arbiter.torch.data import labels
@@ -26,6 +27,7 @@ from mothertongue_arbiter.torch.forward.positions import positions_used
 from mothertongue_arbiter.torch.forward.shifting import position_shift
 from mothertongue_arbiter.torch.gradients.accumulation import accumulation
 from mothertongue_arbiter.torch.gradients.compiled import compiled_gradients
+from mothertongue_arbiter.torch.gradients.elsewhere import also_elsewhere
 from mothertongue_arbiter.torch.gradients.localisation import located, located_between
 from mothertongue_arbiter.torch.gradients.rounding import (
     OwnPrecision,
@@ -170,8 +172,14 @@ def _check_as_it_is(subject: Subject, ledger: Ledger) -> OwnPrecision:
 def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, ledger: Ledger) -> None:
     checks: dict[str, Callable[[ExactSubject], Check]] = {
         "finiteness": lambda exact: exact.judge.finiteness(exact.exact.loss),
-        "gradient presence": lambda exact: located(exact, exact.judge.presence()),
-        "gradient values": lambda exact: unless_padding_learns(exact, located(exact, exact.judge.values())),
+        "gradient presence": lambda exact: also_elsewhere(
+            exact, located(exact, exact.judge.presence()), Judge.presence
+        ),
+        "gradient values": lambda exact: also_elsewhere(
+            exact,
+            unless_padding_learns(exact, located(exact, exact.judge.values())),
+            Judge.values,
+        ),
         "dead elements": lambda exact: located(exact, exact.judge.dead_elements()),
         "own precision": lambda exact: located_between(exact, own_precision(exact, own, rounding)),
         "float64": lower_casts,

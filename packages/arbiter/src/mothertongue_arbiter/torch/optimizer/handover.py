@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from statistics import median
 
+import torch
 from torch import Tensor
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.declared_optimizer import Optimizer
 from mothertongue_arbiter.judgement import named
-from mothertongue_arbiter.run import Declared, matches
+from mothertongue_arbiter.run import Declared
+from mothertongue_arbiter.torch.data.rows import ranks_of
 from mothertongue_arbiter.torch.gradients.rounding import OwnPrecision
-from mothertongue_arbiter.torch.optimizer.steps import Steps
+from mothertongue_arbiter.torch.optimizer.comparison import (
+    LEAST_TOLERANCE,
+    Compared,
+    Gradients,
+    along,
+    apart,
+    compare,
+    norm_of,
+)
+from mothertongue_arbiter.torch.optimizer.mixtures import centralised, mixture
+from mothertongue_arbiter.torch.optimizer.steps import Steps, small_step
 from mothertongue_arbiter.torch.optimizer.watching import Recorded
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
 NAME = "gradient handed over"
-LEAST_TOLERANCE = 1e-4  # relative; sums in another order
-CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ divides by norm + 1e-6
+ROUNDINGS_OF_A_MOVE = 16.0  # of weights that are moved and moved back
+SPARE_BITS = 2  # by which a gradient is shorter than what is clipped
+UNKNOWN = (
+    "accumulation with unequal weights, dropped or separately clipped micro-batches, or an altered gradient"
+)
 LEAST_LOSS_SCALE = 8.0  # powers of two from here are taken for a loss scale
-
-Gradients = Mapping[str, Tensor | None]
 
 
 def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> Check:
@@ -42,14 +52,16 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
     optimizer = subject.declared.optimizer
     compared: list[Compared] = []
     for record in steps.records:
-        one = _compare(record, record.reference, rounding, subject.declared)
+        one = compare(record, record.reference, rounding, subject.declared)
         if one.unlike:
-            return _another(record, one, compared, rounding, subject.declared)
+            return _another(subject, record, one, compared, rounding)
         compared.append(one)
     evidence = f"in {len(compared)} steps, that of the whole batch"
     if optimizer is None:
         return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
     wrong = [one for one in compared if not one.as_declared]
+    if not wrong and optimizer.clip_norm is not None and all(one.expected < 1 for one in compared):
+        wrong = _unclipped(subject, steps, compared, rounding)
     if wrong:
         return _scaled(wrong[0], compared, subject.declared, optimizer)
     clipped = sum(1 for one in compared if one.expected < 1)
@@ -57,11 +69,31 @@ def handed_gradient(subject: Subject, steps: Steps, rounding: OwnPrecision) -> C
     return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
 
 
+def _unclipped(
+    subject: Subject, steps: Steps, compared: list[Compared], rounding: OwnPrecision
+) -> list[Compared]:
+    """Return a step of gradients too small to be clipped, if micro-batches are summed there, not averaged.
+
+    Where every gradient is clipped, its length before shows in nothing, until later in the training.
+    """
+    count, clip = subject.declared.accumulation, subject.declared.optimizer.clip_norm  # type: ignore[union-attr]
+    if count < 2 or ranks_of(subject) > 1 or not clip:
+        return []
+    longest = max(one.norm for one in compared) * count / clip
+    try:
+        record = small_step(subject, steps, 2.0 ** -math.ceil(math.log2(longest) + SPARE_BITS))
+    except Exception:  # a step that takes no small gradients
+        return []
+    one = compare(record, record.reference, rounding, subject.declared)
+    summed = abs(one.factor / count - 1) <= one.tolerance or abs(one.factor * count - 1) <= one.tolerance
+    return [one] if record.handed and not one.unlike and one.expected == 1 and summed else []
+
+
 def _bounded(subject: Subject, steps: Steps) -> Check:
     """A step of chance cannot be repeated outside; that its gradient is clipped can be seen."""
     clip = None if subject.declared.optimizer is None else subject.declared.optimizer.clip_norm
     for record in steps.records if clip is not None else ():
-        norm = _norm(record.handed or {})
+        norm = norm_of(record.handed or {})
         if clip is not None and norm > clip * (1 + LEAST_TOLERANCE):
             evidence = (
                 f"step {record.step}: the norm of the gradient is {norm:.4g}, {clip:g} at most is declared"
@@ -70,99 +102,37 @@ def _bounded(subject: Subject, steps: Steps) -> Check:
     raise Unavailable("the loss draws random numbers, so a step cannot be repeated outside")
 
 
-def _norm(gradients: Gradients) -> float:
-    return math.sqrt(sum(float(one.double().square().sum()) for one in gradients.values() if one is not None))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared:
-    """The gradient handed over in one step, next to that of the whole batch."""
-
-    step: int
-    handed: Gradients
-    reference: Gradients
-    unlike: tuple[str, ...]  # tensors that are not the reference times the common factor
-    factor: float  # that factor
-    expected: float  # the factor that the declared clipping explains
-    norm: float  # of the whole reference
-    tolerance: float  # relative, of the factor
-
-    @property
-    def as_declared(self) -> bool:
-        return abs(self.factor - self.expected) <= self.tolerance * self.expected
-
-
-def _compare(record: Recorded, reference: Gradients, rounding: OwnPrecision, declared: Declared) -> Compared:
-    """Compare the gradients of `record`, which clipping scales by one common factor."""
-    handed, optimizer = record.handed or {}, declared.optimizer
-    if optimizer is not None and (limit := optimizer.clip_value) is not None:
-        reference = {
-            name: None if one is None else one.clamp(-limit, limit) for name, one in reference.items()
-        }
-    factors = []
-    for name, gradient in reference.items():
-        got = handed.get(name)
-        if gradient is not None and got is not None and bool(gradient.any()):
-            factors.append(_along(got, gradient))
-    factor = median(factors) if factors else 1.0
-    tolerances = {name: max(rounding.tolerances[name], LEAST_TOLERANCE) for name in reference}
-    unlike = tuple(
-        name
-        for name, gradient in reference.items()
-        if min(_apart(handed.get(name), gradient, factor * scale) for scale in _scales(name, declared))
-        > tolerances[name]
-    )
-    norm = _norm(reference)
-    clip = None if optimizer is None else optimizer.clip_norm
-    return Compared(
-        step=record.step,
-        handed=handed,
-        reference=reference,
-        unlike=unlike,
-        factor=factor,
-        expected=1.0 if clip is None else min(1.0, clip / (norm + CLIP_EPS)),
-        norm=norm,
-        tolerance=2 * median(tolerances.values()) if tolerances else LEAST_TOLERANCE,
-    )
-
-
-def _scales(name: str, declared: Declared) -> list[float]:
-    """Return 1, and the declared factor of `name`: it may be put on before or after this moment."""
-    declared_scales = [
-        scale for pattern, scale in declared.gradient_scale.items() if matches(name, (pattern,))
-    ]
-    return [1.0, *declared_scales]
-
-
-def _along(got: Tensor, reference: Tensor) -> float:
-    """Return how many times `reference` is in `got`."""
-    wide = reference.double()
-    return float((got.double() * wide).sum() / wide.square().sum())
-
-
-def _apart(got: Tensor | None, reference: Tensor | None, factor: float) -> float:
-    if reference is None or not bool(reference.any()):
-        return 0.0 if got is None or not bool(got.any()) else math.inf
-    scaled = reference.double() * factor
-    size = float(scaled.norm())
-    return float(((0 if got is None else got.double()) - scaled).norm()) / size if size else math.inf
-
-
 def _another(
-    record: Recorded, one: Compared, earlier: list[Compared], rounding: OwnPrecision, declared: Declared
+    subject: Subject, record: Recorded, one: Compared, earlier: list[Compared], rounding: OwnPrecision
 ) -> Check:
-    """Say what the optimizer is handed instead, where that can be recognised."""
-    cause = "accumulation with unequal weights, dropped or separately clipped micro-batches, or an altered "
-    cause += "gradient"
-    if all(_is_parallel(name, one, rounding) for name in one.unlike):
+    """Say what the optimizer is handed instead, where that can be recognised.
+
+    What is not, may be meant: only a declared optimizer says that the gradient is not altered.
+    """
+    declared = subject.declared
+    if record.moved and _came_back(record):
+        raise Unavailable("the weights are moved for the gradient, and moved back, within the step")
+    cause = UNKNOWN
+    if any(_is_missing(name, one) for name in one.unlike):
+        cause = "tensors whose gradient is lost on the way"
+    elif all(_is_parallel(name, one, rounding) for name in one.unlike):
         cause = "tensors are scaled one by one: clipped by their own norm, or a missing micro-batch of some"
     if earlier:
         last = earlier[-1]
         piled = _sum(last.handed, one.reference)
-        if not _compare(record, piled, rounding, declared).unlike:
+        if not compare(record, piled, rounding, declared).unlike:
             cause = "zero_grad() is missing: it is the sum of this and the last step's"
-        elif not _compare(record, last.reference, rounding, declared).unlike:
+        elif not compare(record, last.reference, rounding, declared).unlike:
             cause = "it is the gradient of the step before"
+    if declared.optimizer is None and cause == UNKNOWN:
+        if centralised(one.handed, one.reference):
+            evidence = "that of the whole batch, less the mean of each row of a matrix"
+            return Check(name=NAME, verdict=Verdict.PASS, evidence=evidence)
+        cause = mixture(subject, record) or UNKNOWN
+    if declared.optimizer is None and cause == UNKNOWN:
+        evidence = f"step {record.step}: not that of loss() on batch(), by no known mistake: "
+        evidence += f"{named(one.unlike)}; without `declared.optimizer` it may be altered on purpose"
+        return Check(name=NAME, verdict=Verdict.INCONCLUSIVE, evidence=evidence)
     return Check(
         name=NAME,
         verdict=Verdict.FAIL,
@@ -173,12 +143,29 @@ def _another(
     )
 
 
+def _came_back(record: Recorded) -> bool:
+    """Return whether the weights were, when the optimizer was called, those from before the step."""
+    for call in record.calls[:1]:
+        for name, applied in call.items():
+            before = record.before[name].double()
+            rounding = ROUNDINGS_OF_A_MOVE * torch.finfo(applied.before.dtype).eps
+            if float((applied.before.double() - before).norm()) > rounding * float(before.norm()):
+                return False
+    return True
+
+
+def _is_missing(name: str, one: Compared) -> bool:
+    got, reference = one.handed.get(name), one.reference[name]
+    lost = got is None or not bool(got.any())
+    return lost and reference is not None and bool(reference.any())
+
+
 def _is_parallel(name: str, one: Compared, rounding: OwnPrecision) -> bool:
     got, reference = one.handed.get(name), one.reference[name]
     if got is None or reference is None or not bool(reference.any()) or not bool(got.any()):
         return False
     tolerance = max(rounding.tolerances[name], LEAST_TOLERANCE)
-    return _apart(got, reference, _along(got, reference)) <= tolerance
+    return apart(got, reference, along(got, reference)) <= tolerance
 
 
 def _sum(one: Gradients, other: Gradients) -> dict[str, Tensor | None]:

@@ -17,6 +17,7 @@ from mothertongue_arbiter.torch.run.backward import real
 from mothertongue_arbiter.torch.run.state import optimizers_of, parts_of
 from mothertongue_arbiter.torch.run.xray import Xray
 
+COMPARED = 8  # rows of a weight, which tell whether it was moved
 WRAPPER = "module."  # of names in an averaged or a distributed model
 
 
@@ -44,6 +45,7 @@ class Recorded:
     reference: Mapping[str, Tensor | None] = field(default_factory=dict)
     calls: list[dict[str, Applied]] = field(default_factory=list)  # of any optimizer, in turn
     closure: bool = False  # the optimizer evaluates the loss itself
+    moved: bool = False  # a forward saw other weights than those before the step, and no optimizer was called
     hidden: bool = False  # it moves weights by gradients that are kept elsewhere than at the weights
     before: dict[str, Tensor] = field(default_factory=dict)  # what is updated: weights, or their masters
     after: dict[str, Tensor] = field(default_factory=dict)
@@ -118,14 +120,31 @@ class Watch:
         shadowed = [vars(optimizer).get("step") for optimizer in self.holders]
         for optimizer in self.holders:
             optimizer.step = self._watched(optimizer.step, optimizer, record)
+        handle = nn.modules.module.register_module_forward_pre_hook(self._compares_weights(record))
         try:
             yield
         finally:
+            handle.remove()
             for optimizer, step in zip(self.holders, shadowed, strict=True):
                 if step is None:
                     del optimizer.step
                 else:
                     optimizer.step = step
+
+    def _compares_weights(self, record: Recorded) -> Callable[..., None]:
+        """Return a hook that compares the beginning of each weight that a module uses with that before."""
+        names = {id(parameter): name for name, parameter in self.run.model.named_parameters()}
+
+        def compared(module: nn.Module, args: Any) -> None:
+            if record.moved or record.handed is not None:
+                return
+            for parameter in module.parameters(recurse=False):
+                before = record.weights_before.get(names.get(id(parameter), ""))
+                if before is not None and parameter.shape[:1] == before.shape[:1]:
+                    now = real(parameter.detach())
+                    record.moved |= not torch.equal(now[:COMPARED], before[:COMPARED]) if now.dim() else False
+
+        return compared
 
     def _watched(self, step: Callable[..., Any], optimizer: Any, record: Recorded) -> Callable[..., Any]:
         @wraps(step)  # a scheduler recognises the method that it wrapped
