@@ -88,12 +88,6 @@ def test_probabilities_taken_for_logits_contradict_a_declared_cross_entropy(exac
         labels.weights(exact(run))
 
 
-def test_the_initial_loss_may_be_declared(exact):
-    run = ZooRun()
-    run.declared = replace(run.declared, initial_loss=1.0)
-    assert labels.initial_loss(exact(run)).verdict == Verdict.FAIL
-
-
 def test_the_padding_after_a_row_need_not_be_learned(exact):
     run = ZooRun()
     ids = run.batch(0)["input_ids"].clamp(min=2)

@@ -20,6 +20,7 @@ from mothertongue_arbiter.judgement import Judge
 from mothertongue_arbiter.run import TrainingRun
 from mothertongue_arbiter.scope import revision
 from mothertongue_arbiter.torch.data import labels
+from mothertongue_arbiter.torch.data.initial_loss import initial_loss
 from mothertongue_arbiter.torch.forward import influence, modes, probes
 from mothertongue_arbiter.torch.forward.packing import packing_independence
 from mothertongue_arbiter.torch.forward.padding import padding_independence, unless_padding_learns
@@ -185,7 +186,7 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
         "float64": lower_casts,
         "labels": labels.labels,
         "loss weights": labels.weights,
-        "initial loss": labels.initial_loss,
+        "initial loss": initial_loss,
         "accumulation": accumulation,
         "causality": _stirred(probes.causality),
         "independent rows": _stirred(probes.independent_rows),

@@ -1,8 +1,6 @@
-"""Labels, weights and the initial loss, judged from the X-ray of the real loss."""
+"""Labels and weights, judged from the X-ray of the real loss."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
@@ -16,14 +14,13 @@ from mothertongue_arbiter.torch.run.xray import Xray
 LARGEST_RESIDUAL = 1e-6  # float64; beyond it the loss is no plain cross-entropy, and nothing can be read
 LARGEST_WEIGHT_ERROR = 1e-6  # relative, float64
 LARGEST_SMOOTHING_ERROR = 1e-4
-LARGEST_INITIAL_ERROR = 0.10  # of ln V; healthy initialisations of the research zoo are within 3 %
 
 
 def labels(subject: ExactSubject) -> Check:
     """Each position learns the label that it should, and every token that should be learned is."""
     if getattr(subject.run, "declared", None) is None and not hasattr(subject.run, "targets"):
         raise Unavailable("neither `targets(batch)` nor `declared` says what should be learned")
-    xray = _plain(subject)
+    xray = plain(subject)
     expected, must = _expected(subject)
     known = (expected >= 0) & xray.supervised
     wrong = known & (xray.labels != expected)
@@ -58,7 +55,7 @@ def weights(subject: ExactSubject) -> Check:
     altered = _another_loss(subject, subject.xray)
     if altered:
         return altered
-    xray = _plain(subject)
+    xray = plain(subject)
     smoothing, declared = xray.smoothing, subject.declared.label_smoothing
     if smoothing is None and declared:
         raise Unavailable("with logits that are all equal, smoothed labels cannot be told from lighter ones")
@@ -101,30 +98,7 @@ def _another_loss(subject: ExactSubject, xray: Xray) -> Check | None:
     return _failed("loss weights", f"{evidence}, {xray.residual:.1e} apart", cause)
 
 
-def initial_loss(subject: ExactSubject) -> Check:
-    """An untrained model knows nothing: its loss is ln V."""
-    declared = subject.declared
-    if subject.step > 0:
-        raise Unavailable("only judged at step 0")
-    vocabulary = declared.vocabulary or subject.xray.vocabulary
-    should = declared.initial_loss if declared.initial_loss is not None else math.log(vocabulary)
-    loss = subject.exact.loss
-    if declared.normalisation == "sum":
-        loss /= float(subject.xray.weights.sum())
-    error = abs(loss - should)
-    cause = (
-        "labels visible to the model, or the loss of another path" if loss < should else "the initialisation"
-    )
-    good = error <= LARGEST_INITIAL_ERROR * should
-    return Check(
-        name="initial loss",
-        verdict=Verdict.PASS if good else Verdict.FAIL,
-        evidence=f"{loss:.4f} nats a token, {should:.4f} expected (ln {vocabulary})",
-        cause="" if good else cause,
-    )
-
-
-def _plain(subject: ExactSubject) -> Xray:
+def plain(subject: ExactSubject) -> Xray:
     """Return the X-ray, if it can be read: what else acts on the logits, as a z-loss, hides it."""
     if subject.xray.residual > LARGEST_RESIDUAL:
         residual = f"residual {subject.xray.residual:.1e}"
