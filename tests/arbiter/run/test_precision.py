@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch import nn
 
@@ -67,3 +68,43 @@ def test_a_table_made_before_the_audit_is_known_to_be_rounded():
     model.register_buffer("cos", torch.ones(2))
     with true_float64(model) as mode:
         assert mode.has_rounded_tables
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.rand(20),
+        lambda x: torch.randn(20, generator=torch.Generator().manual_seed(3)),
+        lambda x: torch.randn(20, dtype=x.dtype),
+        torch.rand_like,
+        torch.randn_like,
+        lambda x: torch.normal(0.0, 1.0, (20,)),
+        lambda x: torch.normal(x, 2.0),
+        lambda x: torch.rand(size=(20,)),
+        lambda x: torch.empty_like(x).uniform_(-1, 1),
+        lambda x: torch.empty(20).normal_(),
+        torch.bernoulli,
+        lambda x: torch.nn.functional.dropout(x, 0.3),
+    ],
+)
+def test_the_numbers_that_are_drawn_are_those_of_the_run(draw):
+    torch.manual_seed(5)
+    own = draw(torch.full((20,), 0.5))
+    with true_float64(nn.Linear(2, 2)):
+        torch.manual_seed(5)
+        exact = draw(torch.full((20,), 0.5))
+    assert exact.dtype == torch.float64
+    assert (exact - own).abs().max() < 1e-6
+
+
+def test_an_epsilon_that_follows_the_precision_stays_that_of_the_run():
+    norm, small = nn.RMSNorm(8), torch.linspace(1e-4, 8e-4, 8)
+    own = norm(small)
+    with true_float64(norm):
+        exact = norm(small.double())
+        by_hand = small.double() * (small.double().square().mean() + torch.finfo(torch.float64).eps).rsqrt()
+    assert own.square().mean().sqrt() < 0.9  # of an epsilon that is felt
+    assert torch.allclose(exact, own.double(), rtol=1e-6)
+    assert torch.allclose(by_hand, own.double(), rtol=1e-6)
+    with true_float64(norm.double()):  # a run in float64 has the epsilon of float64
+        assert norm(small.double()).square().mean().sqrt() > 0.999

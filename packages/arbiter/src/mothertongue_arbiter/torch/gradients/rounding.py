@@ -33,6 +33,7 @@ class OwnPrecision:
     dtype: str
     epsilon: float  # the spacing of its numbers at 1
     tolerances: Mapping[str, float]
+    loss_tolerance: float = float("inf")  # absolute
 
 
 class _Spy(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,9 +60,10 @@ def measure_rounding(subject: Subject) -> OwnPrecision:
     with torch.no_grad(), line_by_line(), _Spy() as spy:
         subject.run.loss(subject.run.model, subject.batch)
     epsilon, dtype = max((torch.finfo(dtype).eps, str(dtype).removeprefix("torch.")) for dtype in spy.dtypes)
-    moved = dict.fromkeys(own.gradients, 0.0)
+    moved, loss_moved = dict.fromkeys(own.gradients, 0.0), 0.0
     for nudge in range(NUDGES):
         nudged = _nudged(subject, epsilon, seed=nudge)
+        loss_moved = max(loss_moved, abs(nudged.loss - own.loss))
         for name in moved:
             moved[name] = max(moved[name], distance(nudged.gradients, own.gradients, name))
     floor = ROUNDINGS_ALLOWED * epsilon
@@ -69,6 +71,7 @@ def measure_rounding(subject: Subject) -> OwnPrecision:
         dtype=dtype,
         epsilon=epsilon,
         tolerances={name: max(NUDGES_ALLOWED * moved[name], floor) for name in moved},
+        loss_tolerance=max(NUDGES_ALLOWED * loss_moved, floor * abs(own.loss)),
     )
 
 
@@ -115,6 +118,7 @@ def own_precision(subject: ExactSubject, own: Backward, rounding: OwnPrecision) 
     far = {name: distance(own.gradients, subject.exact.gradients, name) for name in resolved}
     bad = [name for name in reversed(resolved) if not far[name] <= rounding.tolerances[name]]
     if bad:
+        _same_function(subject, own, rounding)
         return Check(
             name="own precision",
             verdict=Verdict.FAIL,
@@ -131,6 +135,21 @@ def own_precision(subject: ExactSubject, own: Backward, rounding: OwnPrecision) 
         verdict=Verdict.PASS if resolved else Verdict.INCONCLUSIVE,
         evidence=f"{rounding.dtype} gradients within {worst:.1e} of float64, by rounding{unresolved}",
     )
+
+
+def _same_function(subject: ExactSubject, own: Backward, rounding: OwnPrecision) -> None:
+    """Raise Unavailable where the loss itself is another function in each precision, and so is its gradient.
+
+    A choice (of an expert, a code, a branch) or a state that each forward moves, as of a power iteration.
+    """
+    if not subject.declared.deterministic:
+        raise Unavailable("declared as not deterministic, so that no two gradients can be compared")
+    exact = subject.exact.loss
+    if abs(own.loss - exact) > rounding.loss_tolerance:  # false as well where one is not a number
+        raise Unavailable(
+            f"the loss is {own.loss:.9g} in {rounding.dtype} and {exact:.9g} in float64, where rounding "
+            f"explains {rounding.loss_tolerance:.1e}: a choice or a state differs, and the gradient with it"
+        )
 
 
 def lower_casts(subject: ExactSubject) -> Check:

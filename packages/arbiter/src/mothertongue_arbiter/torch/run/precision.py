@@ -23,11 +23,21 @@ PROMOTED = {
     torch.float16: torch.float64,
     torch.complex64: torch.complex128,
 }
+aten = torch.ops.aten
+# Functions that draw other numbers in another precision.
+DRAWS = {aten.rand, aten.randn, aten.rand_like, aten.randn_like, aten.normal} | {
+    aten.uniform_,
+    aten.normal_,
+    aten.bernoulli,
+}
+FLOAT32_EPSILON, FLOAT64_EPSILON = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
 
 
 class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes in float64 whatever asks for less.
+    """Computes in float64 whatever asks for less, as the same function of the same random numbers.
 
+    Random numbers are drawn in the precision in which the run draws them, and the epsilon of float64, which a
+    norm without one of its own asks for (`torch.nn.RMSNorm`), is that of float32.
     `casts` counts each (module, dtype) that did ask; `uses` has the parameters, by id, in order of first use.
     `has_rounded_tables` says whether anything but a weight was made in less before, as a rotary table.
     """
@@ -35,6 +45,10 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: nn.Module, modules: ModulePath) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules = modules
+        lower = [parameter.dtype for parameter in model.parameters() if parameter.dtype in PROMOTED]
+        self._default = torch.get_default_dtype()
+        self._own = lower[0] if lower else torch.float64  # of the run
+        self._epsilon = FLOAT32_EPSILON if lower else FLOAT64_EPSILON
         self._unused = {id(parameter) for parameter in model.parameters()}
         self.casts: Counter[tuple[str, str]] = Counter()
         self.uses: dict[int, int] = {}
@@ -44,6 +58,8 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         if self._unused:
             self._note_uses(args)
+        if func.overloadpacket in DRAWS:
+            return self._drawn(func, args, kwargs)
         dtype = kwargs.get("dtype")
         if dtype in PROMOTED:
             kwargs["dtype"] = PROMOTED[dtype]
@@ -53,9 +69,30 @@ class Float64Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func._schema.is_mutable:  # a table that was made before the audit may still be float32
             args = [self._promoted(value) for value in args]
             kwargs = {name: self._promoted(value) for name, value in kwargs.items()}
+        elif func is aten.add_.Scalar and args[1] == FLOAT64_EPSILON:
+            args = (args[0], self._epsilon, *args[2:])
         return func(*args, **kwargs)
 
+    def _drawn(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Draw in the precision of the run, and return the numbers in float64."""
+        if any(argument.name == "dtype" for argument in func._schema.arguments):
+            asked, has_tensor = kwargs.get("dtype"), any(isinstance(value, Tensor) for value in args)
+            if asked == torch.float64:  # as one of its tensors has
+                kwargs["dtype"] = self._own
+            elif asked is None and not has_tensor:
+                kwargs["dtype"] = self._default
+        drawn = func(*(self._lowered(value) for value in args), **kwargs)
+        if func._schema.is_mutable:
+            return args[0].copy_(drawn)
+        return drawn.to(PROMOTED.get(drawn.dtype, drawn.dtype))
+
+    def _lowered(self, value: Any) -> Any:
+        is_exact = isinstance(value, Tensor) and value.dtype == torch.float64
+        return value.to(self._own) if is_exact else value
+
     def _promoted(self, value: Any) -> Any:
+        if isinstance(value, float):
+            return self._epsilon if value == FLOAT64_EPSILON else value
         if isinstance(value, Tensor):
             if value.dtype in PROMOTED:
                 self.has_rounded_tables = True

@@ -41,17 +41,24 @@ class Unavailable(Exception):
 
 
 class Subject:
-    """One run at one step. Used first in its own precision, then in float64."""
+    """One run at one step. Used first in its own precision, then in float64.
 
-    def __init__(self, run: TrainingRun, *, step: int, options: Options) -> None:
+    `batches` are those of this step and of the next one, where they were read before.
+    """
+
+    def __init__(
+        self, run: TrainingRun, *, step: int, options: Options, batches: tuple[Any, Any] | None = None
+    ) -> None:
         self.run = run
         self.step = step
         self.options = options
         self.declared: Declared = declarations(run)
         self.rows_read: dict[int, Any] = {}  # of each step that was looked at
         self.step_seconds: list[float] = []  # of the run's own training steps, undisturbed
-        self.batch = self._rows(run.batch(step))
-        self.next_batch = self._rows(run.batch(step + 1))
+        self.batch, self.next_batch = batches or (
+            self._rows(run.batch(step)),
+            self._rows(run.batch(step + 1)),
+        )
 
     @cached_property
     def own(self) -> Backward:
@@ -137,10 +144,9 @@ class ExactSubject(Subject):
     """
 
     def __init__(self, subject: Subject, mode: Float64Mode) -> None:
-        super().__init__(subject.run, step=subject.step, options=subject.options)
+        batches = in_float64(subject.batch), in_float64(subject.next_batch)  # in it others would be drawn
+        super().__init__(subject.run, step=subject.step, options=subject.options, batches=batches)
         self.mode = mode
-        self.batch = in_float64(self.batch)
-        self.next_batch = in_float64(self.next_batch)
         self._standing: dict[tuple[bool, ...], Tensor] = {}
         self._is_stirred = False
         self._captured: list[Tensor] = []
