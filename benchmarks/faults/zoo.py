@@ -6,6 +6,7 @@ from faults import (  # noqa: F401 - importing a family registers it
     gradients,
     lifecycle,
     normalisation,
+    objectives,
     optimization,
     ranks,
     second_author,

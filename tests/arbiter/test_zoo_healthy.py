@@ -17,6 +17,8 @@ PART = (
     "two_ranks_that_accumulate",
     "documents_as_lists",
     "only_what_is_required",
+    "each_row_weighed_by_a_number_drawn_for_the_batch",
+    "weights_that_know_the_text",
 )
 
 
