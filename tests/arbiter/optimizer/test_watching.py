@@ -150,3 +150,98 @@ def test_an_average_goes_by_the_names_of_the_model(wrapped):
         torch.optim.swa_utils.AveragedModel(run.model) if wrapped else dict(run.model.named_parameters())
     )
     assert set(average_of(run)) == {"a", "b"}
+
+
+class MainGradients:
+    """Sums gradients in `main_grad`, as Megatron does, or somewhere that nobody knows."""
+
+    def __init__(self, model, place="main_grad"):
+        self.parameters, self.place = list(model.parameters()), place
+        self.param_groups = [{"params": self.parameters, "lr": 0.5}]
+
+    @torch.no_grad()
+    def step(self):
+        for one in self.parameters:
+            one -= 0.5 * getattr(one, self.place)
+
+
+def test_gradients_that_are_summed_in_main_grad_are_seen():
+    run, record = Run(), Recorded()
+    run.optimizer = MainGradients(run.model)
+    for one in run.model.parameters():
+        one.main_grad = torch.full_like(one, 3.0)
+    with Watch(run).watching(record):
+        run.optimizer.step()
+    assert record.handed["b"][1, 1] == 3.0
+    assert not record.hidden
+
+
+def test_weights_that_move_without_a_gradient_have_a_hidden_one():
+    run, record = Run(), Recorded()
+    run.optimizer = MainGradients(run.model, "elsewhere")
+    for one in run.model.parameters():
+        one.elsewhere = torch.full_like(one, 3.0)
+    with Watch(run).watching(record):
+        run.optimizer.step()
+    assert record.handed is None
+    assert record.hidden
+
+
+class InBackward:
+    """Steps each tensor as soon as its gradient is there, and frees it."""
+
+    def __init__(self, model):
+        self.each = {one: torch.optim.SGD([one], lr=0.5) for one in model.parameters()}
+        for one in self.each:
+            one.register_post_accumulate_grad_hook(self.stepped)
+
+    def stepped(self, parameter):
+        self.each[parameter].step()
+        parameter.grad = None
+
+    @property
+    def param_groups(self):
+        return [group for one in self.each.values() for group in one.param_groups]
+
+    def step(self):
+        pass
+
+
+def test_optimizers_that_are_stepped_in_the_backward_are_seen_once_each():
+    run, record = Run(), Recorded()
+    run.optimizer = InBackward(run.model)
+    with Watch(run).watching(record):
+        (run.model.a.sum() * 2 + run.model.b.sum()).backward()
+        run.optimizer.step()
+    assert sorted(name for call in record.calls for name in call) == ["a", "b"]
+    assert record.handed["a"][0] == 2.0
+    assert record.handed["b"][0, 0] == 1.0
+
+
+def test_a_step_inside_another_is_one_step():
+    class Outer:
+        def __init__(self, inner):
+            self.inner, self.param_groups = inner, inner.param_groups
+
+        def step(self):
+            self.inner.step()
+
+    run, record = Run(), Recorded()
+    run.optimizer = Outer(run.optimizer)
+    give(run)
+    with Watch(run).watching(record):
+        run.optimizer.step()
+    assert len(record.calls) == 1
+
+
+def test_weights_that_a_forward_finds_moved_are_noted():
+    run, record = ZooRun(), Recorded()
+    watch = Watch(run)
+    record.weights_before = watch.weights()
+    with watch.watching(record):
+        run.loss(run.model, run.batch(0))
+        assert not record.moved
+        with torch.no_grad():
+            run.model.blocks[0].q.weight += 0.1
+        run.loss(run.model, run.batch(0))
+    assert record.moved

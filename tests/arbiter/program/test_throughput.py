@@ -5,6 +5,7 @@ import torch
 from zoo import FFN, HEADS, KV_HEADS, LAYERS, ROWS, TOKENS, VOCABULARY, WIDTH, ZooRun
 
 from mothertongue_arbiter import Declared
+from mothertongue_arbiter.torch.program import throughput as module
 from mothertongue_arbiter.torch.program.throughput import measure_peak, measure_work, throughput
 from mothertongue_arbiter.torch.run.state import preserved
 from mothertongue_arbiter.torch.run.subject import Unavailable
@@ -101,3 +102,25 @@ def test_fused_attention_is_counted_too(subject):
     run.loss = loss
     fused = 3 * 2 * 2 * ROWS * HEADS * TOKENS * TOKENS * 8
     assert measure_work(subject(run)).attention == plain + fused
+
+
+def test_weights_that_are_parts_of_one_tensor_are_counted(subject):
+    """As in a network whose layers another one makes; hooks of the backward cannot follow it."""
+    run = ZooRun()
+    run.parts = torch.nn.Parameter(torch.ones(2, 3))
+    follow = torch.nn.Identity()
+    loss = run.loss
+    run.loss = lambda model, batch: loss(model, batch) + sum(follow(one).sum() for one in run.parts)
+    assert measure_work(subject(run)).parameters == OF_PRODUCTS
+
+
+def test_a_step_that_misses_the_floor_by_noise_only_is_not_called_slow(subject, monkeypatch):
+    run = ZooRun()
+    one = subject(run)
+    one.step_seconds = [1.0, 1.0, 1.0]
+    work = measure_work(one)
+    monkeypatch.setattr(module, "_time_steps", lambda subject, device: None)
+    monkeypatch.setattr(module, "measure_peak", lambda device, dtype: work.operations)  # so the share is 1
+    for least, verdict in ((0.99, "PASS"), (1 / 0.95, "INCONCLUSIVE"), (1 / 0.8, "FAIL")):
+        one.declared = Declared(least_utilisation=least)
+        assert throughput(one).verdict == verdict

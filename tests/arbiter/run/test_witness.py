@@ -2,6 +2,8 @@ import pytest
 import torch
 from zoo import ZooRun
 
+from mothertongue_arbiter import Declared, audit
+from mothertongue_arbiter.declared_optimizer import Group, Optimizer
 from mothertongue_arbiter.direction import Direction
 
 SMALL = 1e-6
@@ -42,3 +44,74 @@ def test_tensors_are_in_forward_order(exact):
     assert (
         names.index("blocks.0.q.weight") < names.index("blocks.0.o.weight") < names.index("blocks.1.q.weight")
     )
+
+
+class ComplexRun:
+    """A recurrence with complex rates, as in a state space model; the gradient of one part may be turned."""
+
+    def __init__(self, turned=False):
+        torch.manual_seed(0)
+        self.model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(9, 4), "head": torch.nn.Linear(4, 9)})
+        self.model.rate = torch.nn.Parameter(torch.randn(4, dtype=torch.complex64) * 0.3)
+        if turned:
+            self.model.rate.register_hook(lambda gradient: gradient.conj())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.0)
+        self.declared = Declared(optimizer=Optimizer(groups=(Group(parameters=("*",), learning_rate=1e-3),)))
+
+    def batch(self, step):
+        return torch.randint(9, (2, 8), generator=torch.Generator().manual_seed(step))
+
+    def forward(self, model, batch):
+        state, x = 0, model["embed"](batch)
+        states = [state := state * model.rate + x[:, t] for t in range(batch.shape[1])]
+        return model["head"](torch.stack(states, 1).real)
+
+    def loss(self, model, batch):
+        return torch.nn.functional.cross_entropy(self.forward(model, batch)[:, :-1].mT, batch[:, 1:])
+
+    def train_step(self, step):
+        self.optimizer.zero_grad()
+        self.loss(self.model, self.batch(step)).backward()
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize(("turned", "verdict"), [(False, "PASS"), (True, "FAIL")])
+def test_complex_weights_are_judged_as_pairs_of_numbers(turned, verdict):
+    checks = {check.name: check for check in audit(ComplexRun(turned)).checks}
+    assert checks["gradient values"].verdict == verdict
+    for name in ("gradient handed over", "update parity", "movement", "own precision"):
+        assert checks[name].verdict == "PASS", checks[name]
+
+
+class PaddedRun:
+    """Rows with padding on the left, whose last one learns the first token; its embedding learns nothing."""
+
+    def __init__(self, padding_idx=0, pad_token=0):
+        torch.manual_seed(0)
+        embed = torch.nn.Embedding(9, 4, padding_idx=padding_idx)
+        torch.nn.init.normal_(embed.weight)
+        self.model = torch.nn.ModuleDict({"embed": embed, "head": torch.nn.Linear(4, 9)})
+        self.declared = Declared(pad_token=pad_token, order_matters=False, supervised="some")
+
+    def batch(self, step):
+        ids = torch.randint(1, 9, (2, 8), generator=torch.Generator().manual_seed(step))
+        ids[:, :3] = 0
+        return ids
+
+    def forward(self, model, batch):
+        return model["head"](model["embed"](batch).cumsum(1).tanh())
+
+    def loss(self, model, batch):
+        labels = batch[:, 1:].masked_fill(batch[:, 1:] == 0, -100)
+        return torch.nn.functional.cross_entropy(self.forward(model, batch)[:, :-1].mT, labels)
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict"),
+    [({}, "PASS"), ({"padding_idx": 5}, "FAIL"), ({"pad_token": None}, "FAIL")],
+)
+def test_only_the_embedding_of_declared_padding_may_get_no_gradient(facts, verdict):
+    checks = {check.name: check for check in audit(PaddedRun(**facts)).checks}
+    assert checks["dead elements"].verdict == verdict, checks["dead elements"]
+    if verdict == "PASS":
+        assert checks["gradient values"].verdict == "PASS"

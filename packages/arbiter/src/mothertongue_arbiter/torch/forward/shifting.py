@@ -117,7 +117,7 @@ def _convolves(subject: ExactSubject) -> bool:
     """Return whether the program convolves by Fourier transforms; a kernel of lags counts as positions do."""
     with _Transforms() as seen:
         subject.logits(subject.batch)
-    return seen.met
+    return bool(seen.met)
 
 
 @contextmanager
@@ -142,7 +142,9 @@ def _moved_tables(subject: ExactSubject, *, shift: int, stretch: int) -> Iterato
 class _Transforms(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees whether anything is Fourier transformed."""
 
-    met = False
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.met = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.met |= func.name().startswith("aten::_fft")

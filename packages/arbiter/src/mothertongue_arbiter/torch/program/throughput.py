@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.data.rows import ranks_of, rows_of_rank
@@ -27,6 +27,8 @@ STEPS = 3  # timed; the median counts, so the first one, which warms up, does no
 SIZES = (256, 512, 1024, 2048, 4096, 8192)  # of a square product
 LONG_ENOUGH_SECONDS = 0.001  # of a product: a larger one is no faster
 REPEATS = 3
+RETRIES = 3  # of a step that seems too slow
+MARGIN = 0.1  # by which the best of them misses what is declared, if that is to be told from noise
 OF_WEIGHTS = ("mm", "addmm")  # products of weights; all others counted are of activations: attention
 
 
@@ -36,7 +38,7 @@ def _fused_attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any
 
 
 # That of the CPU is one which the counter of torch does not know.
-ALSO_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention}
+ALSO_COUNTED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _fused_attention}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +65,27 @@ def throughput(subject: Subject) -> Check:
     if len(subject.step_seconds) < STEPS:
         _time_steps(subject, device)
     step_seconds, peak = statistics.median(subject.step_seconds), measure_peak(device, work.dtype)
-    if least is not None and work.operations / step_seconds / peak < least:
+    for _ in range(RETRIES):
+        if least is None or work.operations / step_seconds / peak >= least:
+            break
         _time_steps(subject, device)  # something else may have run meanwhile
         again, peak_again = statistics.median(subject.step_seconds), measure_peak(device, work.dtype)
         step_seconds, peak = min((step_seconds, peak), (again, peak_again), key=lambda one: one[0] * one[1])
     share = work.operations / step_seconds / peak
     good = least is None or share >= least
+    clear = least is not None and share < least * (1 - MARGIN)
     floor = "" if least is None else f", {least:.1%} declared"
     name = str(work.dtype).removeprefix("torch.")
     return Check(
         name="throughput",
-        verdict=Verdict.PASS if good else Verdict.FAIL,
+        verdict=Verdict.PASS if good else Verdict.FAIL if clear else Verdict.INCONCLUSIVE,
         evidence=f"{share:.1%} of the measured peak{floor}: (6 x {work.parameters:,.0f} weights x "
         f"{work.tokens:,} tokens + {work.attention:.2g} of attention) / {step_seconds:.3g} s = "
         f"{work.operations / step_seconds / 1e9:.3g} of {peak / 1e9:.3g} GFLOP/s in {name}; "
-        f"{work.tokens / step_seconds:,.0f} tokens/s",
+        f"{work.tokens / step_seconds:,.0f} tokens/s"
+        + ("" if good or clear else "; too close to tell on a machine that does other things"),
         cause=""
-        if good
+        if not clear
         else "loops in Python, small or unfused operations, a slow data path, or products in a slow dtype",
     )
 
@@ -93,37 +99,46 @@ def measure_work(subject: Subject) -> Work:
     tokens = sum(ids.numel() for batch in batches if (ids := token_ids(batch)) is not None)
     if not tokens:
         raise Unavailable("the batch holds no token ids, so its tokens cannot be counted")
-    with (
-        torch.no_grad(),
-        FlopCounterMode(display=False, custom_mapping=ALSO_COUNTED) as counter,
-        _ProductDtypes() as dtypes,
-    ):
+    with torch.no_grad(), _Products() as products:
         for batch in batches:
             run.loss(run.model, batch)
-    counts = {str(op).split(".")[-1]: count for op, count in counter.get_flop_counts()["Global"].items()}
-    of_weights = sum(count for op, count in counts.items() if op in OF_WEIGHTS)
-    if not of_weights or not dtypes.counted:
+    of_weights = sum(count for name, count in products.operations.items() if name in OF_WEIGHTS)
+    if not of_weights:
         raise Unavailable("no matrix product was seen in the loss")
     return Work(
         parameters=of_weights / 2 / tokens,
         tokens=tokens,
-        attention=3.0 * (sum(counts.values()) - of_weights),
-        dtype=dtypes.counted.most_common(1)[0][0],
+        attention=3.0 * (products.operations.total() - of_weights),
+        dtype=products.dtypes.most_common(1)[0][0],
     )
 
 
-class _ProductDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts in which dtype matrices are multiplied, by the size of the result."""
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations of products by their name, by the formulas of torch, and in which dtype they are.
+
+    torch's own FlopCounterMode follows modules by hooks of the backward, which not every model bears.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.counted: Counter[torch.dtype] = Counter()
+        self.operations: Counter[str] = Counter()
+        self.dtypes: Counter[torch.dtype] = Counter()  # of products of weights, by the size of the result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in OF_WEIGHTS and isinstance(output, Tensor):
-            self.counted[output.dtype] += output.numel()
+        packet = func.overloadpacket
+        name = packet.__name__
+        if func in ALSO_COUNTED:
+            self.operations[name] += ALSO_COUNTED[func](*(_shape(one) for one in args))
+        elif packet in flop_registry:
+            self.operations[name] += flop_registry[packet](*args, **(kwargs or {}), out_val=output)
+        if name in OF_WEIGHTS and isinstance(output, Tensor):
+            self.dtypes[output.dtype] += output.numel()
         return output
+
+
+def _shape(value: Any) -> Any:
+    return value.shape if isinstance(value, Tensor) else value
 
 
 def _time_steps(subject: Subject, device: torch.device) -> None:

@@ -104,7 +104,7 @@ def real(tensor: Tensor) -> Tensor:
 
     The gradient of torch at a + bi is dL/da + i dL/db, so that of the view is the view of the gradient.
     """
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _dense(parameter: nn.Parameter) -> Tensor | None:
