@@ -37,6 +37,20 @@ def with_replacement(step):
     return random_rows(0, rows=30)[random_rows(step, rows=1, tokens=4)[0] % 30]
 
 
+def text_of(step, *, rows=48, twice=0, replaces=False):
+    """Four rows of one text, in another order in each epoch of twelve steps."""
+    epoch, step = divmod(step, 12)
+    text = random_rows(0, rows=rows - twice)
+    text = torch.cat([text, text[:twice]])
+    generator = torch.Generator().manual_seed(epoch)
+    order = (
+        torch.randint(rows, (rows,), generator=generator)
+        if replaces
+        else torch.randperm(rows, generator=generator)
+    )
+    return text[order[4 * step : 4 * step + 4]]
+
+
 def padded(step):
     rows = random_rows(step)
     rows[2:] = 0
@@ -56,6 +70,8 @@ HEALTHY = {
         lambda step: random_rows(0, rows=30)[random_rows(step, 1, 4)[0] % 30]
     ),
     "a shuffled epoch": ShuffledRun(),
+    "an epoch of rows that the text has twice": run_of(lambda step: text_of(step, twice=20), epoch_steps=12),
+    "an epoch without its last rows": run_of(lambda step: text_of(step, rows=51), epoch_steps=12),
 }
 FAULTS = {
     "two workers with one seed": (
@@ -74,6 +90,10 @@ FAULTS = {
     "a row twice": (
         run_of(lambda step: random_rows(step)[[0, 1, 2, 2]]),
         "step 0 has the same row twice",
+    ),
+    "an epoch with replacement": (
+        run_of(lambda step: text_of(step, replaces=True), epoch_steps=12),
+        "rows come more often in epoch",
     ),
     "a shorter cycle than declared": (
         run_of(lambda step: random_rows(step % 5), epoch_steps=20),

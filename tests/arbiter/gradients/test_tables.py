@@ -65,3 +65,23 @@ def test_a_mask_in_half_precision_is_exact(subject):
 
 def test_dropout_is_no_table(subject):
     assert table_precision(subject(ZooRun(dropout=0.3))).verdict == Verdict.PASS
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [(torch.float32, "PASS"), (torch.bfloat16, "FAIL")])
+@pytest.mark.parametrize("name", ["position_ids", "attention_mask"])
+def test_a_table_that_is_made_of_the_positions_of_the_batch_is_one(subject, name, dtype, verdict):
+    run = ZooRun()
+    batch, forward = run.batch, run.forward
+    run.batch = lambda step: (found := batch(step)) | {name: torch.ones_like(found["input_ids"])}
+    given = []
+
+    def with_positions(model, batch):
+        given[:] = [batch[name].cumsum(-1)[:, None, :, None] * 100.0 ** (-torch.arange(4) / 4)]
+        return forward(model, batch)
+
+    def turned(x, angle):
+        return with_tables(x, given[0].cos().to(dtype).float(), given[0].sin().to(dtype).float())
+
+    run.forward = with_positions
+    run.model.operations.rope = turned
+    assert table_precision(subject(run)).verdict == verdict

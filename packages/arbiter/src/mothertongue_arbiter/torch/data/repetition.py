@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, permutations
 
 from mothertongue_arbiter.certificate import Check, Verdict
 from mothertongue_arbiter.torch.data.likeness import LARGEST_CHANCE, Likeness, chance_of_as_many, equal_pairs
-from mothertongue_arbiter.torch.data.rows import Rows, looked_at, rows_of_rank, shortest
+from mothertongue_arbiter.torch.data.rows import Rows, looked_at, ranks_of, rows_of_rank, shortest
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
 LONGEST_LAG = 8  # steps between two equal batches of data loaders that draw the same random numbers
@@ -27,6 +27,7 @@ def repetition(subject: Subject) -> Check:
         raise Unavailable("the data end after one step")
     period = subject.declared.epoch_steps or _period(table)
     problem = _constant(subject, table) or _batches(subject, table, period) or _rows(subject, table, period)
+    problem = problem or _replaced(subject, table)
     if problem:
         return Check(name="repetition", verdict=Verdict.FAIL, evidence=problem[0], cause=problem[1])
     rows = sum(len(one.keys) for one in table.values())
@@ -102,6 +103,37 @@ def _rows(subject: Subject, table: Mapping[int, Rows], period: int | None) -> tu
     step = next(step for step, count in twice.items() if count)
     evidence = f"step {step} has the same row twice; {found} such pairs in {len(steps)} steps"
     return evidence, "a row or a micro-batch that is taken again instead of the next one"
+
+
+def _replaced(subject: Subject, table: Mapping[int, Rows]) -> tuple[str, str] | None:
+    """Rows come more often in one epoch than in another: they are drawn with replacement.
+
+    A row that the text has twice comes twice in each; only the last rows may be left out of one.
+    """
+    period = subject.declared.epoch_steps
+    if period is None or ranks_of(subject) > 1:
+        return None
+    epochs: dict[int, list[int]] = {}
+    for step in table:
+        epochs.setdefault(step // period, []).append(step)
+    counts = {
+        epoch: Counter(key for step in steps for key in table[step].keys) for epoch, steps in epochs.items()
+    }
+    slack = max(len(rows.keys) for rows in table.values())  # left out where the rows do not fill a step
+    for whole, other in permutations(counts, 2):
+        if len(epochs[whole]) < period:
+            continue
+        known = sum(count for key, count in counts[other].items() if key in counts[whole])
+        again = [key for key, count in counts[other].items() if count > max(1, counts[whole][key])]
+        if len(again) <= slack or 2 * known <= counts[other].total():
+            continue
+        pairs = counts[other].total() * (counts[other].total() - 1) // 2
+        text = Likeness.of(row for rows in table.values() for _, row in rows.each())
+        expected = pairs * text.chance(shortest(table.values()))
+        if chance_of_as_many(len(again) - slack, expected) <= LARGEST_CHANCE:
+            evidence = f"{len(again)} rows come more often in epoch {other} than in epoch {whole}"
+            return f"{evidence}, of {period} steps each", "rows that are drawn with replacement"
+    return None
 
 
 def _told_twice(rows: Rows) -> int:

@@ -1,7 +1,7 @@
 """Tables that are made in lower precision than they are used in, as rotary angles in half precision.
 
 In float64 such a table is promoted with all the rest, so it is looked for where it is: in the run's own
-precision. A table is what is computed from no weight and no token.
+precision. A table is what is computed from no weight and no token; positions may come with the batch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.torch.run.backward import fix_random_numbers
+from mothertongue_arbiter.torch.run.batches import MASK_NAMES, POSITION_NAMES, named_tensor
 from mothertongue_arbiter.torch.run.precision import ModulePath, line_by_line
 from mothertongue_arbiter.torch.run.subject import Subject
 
@@ -28,7 +29,10 @@ def table_precision(subject: Subject) -> Check:
     """What is computed once for every token, as rotary tables, is as precise as what it is applied to."""
     modules = ModulePath(subject.run.model)
     fix_random_numbers(subject.options.seed)
-    with torch.no_grad(), line_by_line(), modules.followed(), _Watch(subject.run.model, modules) as watch:
+    watch = _Watch(subject.run.model, modules)
+    for names in (POSITION_NAMES, MASK_NAMES):  # of which positions are counted
+        watch.follow(named_tensor(subject.batch, names))
+    with torch.no_grad(), line_by_line(), modules.followed(), watch:
         subject.run.loss(subject.run.model, subject.batch)
     weights = [_spacing(one) for one in subject.run.model.parameters() if one.is_floating_point()]
     finest = max([*watch.products, *weights], default=0.0)
@@ -60,7 +64,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._modules = modules
         self._tables = WeakIdKeyDictionary()
         for buffer in model.buffers():
-            self._tables[buffer] = _spacing(buffer)
+            self.follow(buffer)
+
+    def follow(self, table: Tensor | None) -> None:
+        """Take `table`, and what is made of it and of other tables alone, for a table."""
+        if table is not None:
+            self._tables[table] = _spacing(table)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
