@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm
 
 from faults.healthy import declare, healthy
 from faults.loss import count
@@ -91,3 +92,15 @@ def three_classes_of_text():
         return F.cross_entropy(model(batch["input_ids"]).mean(1), batch["label"])
 
     return SimpleNamespace(model=model, loss=loss, batch=batch)
+
+
+@healthy
+def a_power_iteration_moves_buffers_in_each_forward():
+    torch.manual_seed(5)
+    inner = spectral_norm(nn.Linear(16, 32))
+    model = nn.Sequential(nn.Embedding(48, 16), inner, nn.GELU(), nn.Linear(32, 48))
+
+    def loss(model, batch):
+        return F.cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["targets"].flatten())
+
+    return SimpleNamespace(model=model, loss=loss, batch=ZooRun().batch)

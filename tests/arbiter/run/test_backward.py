@@ -1,9 +1,10 @@
 import pytest
 import torch
+from torch import nn
 from zoo import ZooRun
 
 from mothertongue_arbiter.errors import ArbiterError
-from mothertongue_arbiter.torch.run.backward import backward, distance, logits_of, scalar
+from mothertongue_arbiter.torch.run.backward import backward, distance, logits_of, same_start, scalar
 
 
 def test_dropout_repeats_with_the_same_seed_and_not_with_another():
@@ -44,3 +45,28 @@ def test_logits_are_found_in_what_models_return():
         assert logits_of(output) is logits
     with pytest.raises(ArbiterError, match="logits of shape"):
         logits_of(torch.ones(2, 4))
+
+
+def test_buffers_are_left_as_they_were_found():
+    class Moving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("added_to", torch.zeros(2))
+            self.register_buffer("replaced", torch.zeros(2))
+            self.register_buffer("none", None)
+
+        def forward(self):
+            self.added_to += 1
+            self.replaced = self.replaced + 1
+
+    model = Moving()
+    held = model.replaced
+    for _ in range(2):
+        with same_start(model, 3):
+            model()
+            assert model.added_to.tolist() == model.replaced.tolist() == [1, 1]
+            drawn = torch.rand(())
+    assert model.replaced is held
+    assert model.added_to.tolist() == model.replaced.tolist() == [0, 0]
+    torch.manual_seed(3)
+    assert drawn == torch.rand(())

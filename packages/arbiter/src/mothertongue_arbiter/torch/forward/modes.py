@@ -11,7 +11,7 @@ from torch import nn
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named
-from mothertongue_arbiter.torch.run.backward import fix_random_numbers, scalar
+from mothertongue_arbiter.torch.run.backward import same_start, scalar
 from mothertongue_arbiter.torch.run.subject import Subject, Unavailable
 
 ModuleCall = tuple[str, bool, bool]  # its name, whether it was in training mode, whether with gradients
@@ -158,8 +158,7 @@ def in_mode(calls: list[ModuleCall], acting: dict[str, str], *, wanted: bool) ->
 def _is_random(subject: Subject) -> bool:
     losses = set()
     for seed in (subject.options.seed, subject.options.seed + 1):
-        fix_random_numbers(seed)
-        with torch.no_grad():
+        with torch.no_grad(), same_start(subject.run.model, seed):
             losses.add(float(scalar(subject.run.loss(subject.run.model, subject.batch))))
     return len(losses) > 1
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mothertongue_arbiter.direction import Direction, scale_of, signs
 from mothertongue_arbiter.run import TrainingRun
-from mothertongue_arbiter.torch.run.backward import fix_random_numbers, scalar
+from mothertongue_arbiter.torch.run.backward import same_start, scalar
 
 HUGE = 1e30  # a mask of very negative numbers cannot be moved in proportion
 
@@ -66,8 +66,8 @@ class BoundaryWitness:
         def moved(name: str, boundary: Boundary, tensor: Tensor) -> Tensor:
             return tensor + epsilon * self._step(name, direction) if name in direction.scales else tensor
 
-        fix_random_numbers(self.seed)
-        with torch.no_grad(), _crossed(self._run.model, moved):
+        start = same_start(self._run.model, self.seed)
+        with torch.no_grad(), start, _crossed(self._run.model, moved):
             return float(scalar(self._run.loss(self._run.model, self._batch)))
 
     def _step(self, name: str, direction: Direction) -> Tensor:
@@ -89,8 +89,7 @@ class BoundaryWitness:
             self._taps[name] = torch.zeros_like(tensor, requires_grad=True)
             return tensor + self._taps[name]
 
-        fix_random_numbers(self.seed)
-        with torch.enable_grad():
+        with same_start(self._run.model, self.seed), torch.enable_grad():
             with _crossed(self._run.model, tapped):
                 loss = scalar(self._run.loss(self._run.model, self._batch))
             loss.backward()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from mothertongue_arbiter.certificate import Check, Finding, Verdict
 from mothertongue_arbiter.judgement import named, off_by
-from mothertongue_arbiter.torch.run.backward import Backward, backward, distance, fix_random_numbers
+from mothertongue_arbiter.torch.run.backward import Backward, backward, distance, same_start
 from mothertongue_arbiter.torch.run.precision import line_by_line
 from mothertongue_arbiter.torch.run.subject import ExactSubject, Subject, Unavailable
 
@@ -56,8 +56,8 @@ class _Spy(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def measure_rounding(subject: Subject) -> OwnPrecision:
     """Nudge every weight by one rounding of the run's own precision, and see how far its gradient moves."""
     own = subject.own
-    fix_random_numbers(subject.options.seed)
-    with torch.no_grad(), line_by_line(), _Spy() as spy:
+    start = same_start(subject.run.model, subject.options.seed)
+    with torch.no_grad(), line_by_line(), start, _Spy() as spy:
         subject.run.loss(subject.run.model, subject.batch)
     epsilon, dtype = max((torch.finfo(dtype).eps, str(dtype).removeprefix("torch.")) for dtype in spy.dtypes)
     moved, loss_moved = dict.fromkeys(own.gradients, 0.0), 0.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,30 @@ def fix_random_numbers(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002 - the audited program may use the global state
 
 
+@contextmanager
+def same_start(model: nn.Module, seed: int) -> Iterator[None]:
+    """Let what is inside begin with these random numbers, and leave the buffers as they are now.
+
+    A forward in training moves some, as the vectors of a power iteration or the load of experts. Put back,
+    it is the same function when it is asked again, with other weights or in another precision.
+    """
+    fix_random_numbers(seed)
+    home = [
+        (module, name, buffer, buffer._version, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, version, value in home:
+                module._buffers[name] = buffer
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
 def random_state() -> tuple[bytes, ...]:
     """Return where the random numbers of Python, numpy and torch, on every device, are."""
     states = [torch.default_generator.get_state()]
@@ -51,8 +76,7 @@ def backward(run: TrainingRun, batch: Any, *, seed: int) -> Backward:
     parameters = dict(run.model.named_parameters())
     for parameter in parameters.values():
         parameter.grad = None
-    fix_random_numbers(seed)
-    with torch.enable_grad():
+    with same_start(run.model, seed), torch.enable_grad():
         loss = scalar(run.loss(run.model, batch))
         if not loss.requires_grad:
             raise ArbiterError(

@@ -18,9 +18,10 @@ from mothertongue_arbiter.run import Declared, TrainingRun, declarations
 from mothertongue_arbiter.torch.run.backward import (
     Backward,
     backward,
-    fix_random_numbers,
     logits_of,
     random_state,
+    same_start,
+    scalar,
 )
 from mothertongue_arbiter.torch.run.batches import in_float64, rows_of, token_ids, with_ids
 from mothertongue_arbiter.torch.run.expectation import Expectation
@@ -30,6 +31,7 @@ from mothertongue_arbiter.torch.run.witness import TorchWitness
 from mothertongue_arbiter.torch.run.xray import Xray, captured_logits, xray
 
 STIR = 0.1  # in units of the scale of each tensor
+NUDGE = 1e-6  # too little for most choices, as of an expert, to become others
 SAME = 1e-9  # of logits, relative to the largest; sums of another order differ by 1e-13
 TABLE_ROUNDING = (
     2.0**-22
@@ -83,9 +85,8 @@ class Subject:
 
     def _draws(self) -> bool:
         """Return whether random numbers are drawn: a path that is rarely left out gives many equal losses."""
-        fix_random_numbers(self.options.seed)
-        before = random_state()
-        with torch.no_grad():
+        with torch.no_grad(), same_start(self.run.model, self.options.seed):
+            before = random_state()
             self.run.loss(self.run.model, self.batch)
         return random_state() != before
 
@@ -127,8 +128,7 @@ class Subject:
     def logits(self, batch: Any) -> Tensor:
         """Return the logits (B, T, V) of `batch`, with the random numbers fixed."""
         forward = self.need("forward")
-        fix_random_numbers(self.options.seed)
-        with torch.no_grad():
+        with torch.no_grad(), same_start(self.run.model, self.options.seed):
             return logits_of(forward(self.run.model, batch))
 
     def _rows(self, batch: Any) -> Any:
@@ -173,6 +173,23 @@ class ExactSubject(Subject):
         """One direction for all probes, so that its signs are made once."""
         scales = {name: self.witness.scale(name) for name in self.witness.names()}
         return Direction(seed=self.options.seed, scales=scales)
+
+    @cached_property
+    def has_moving_state(self) -> bool:
+        """Whether a forward moves buffers by its weights, with no gradient, and its loss depends on them."""
+        model, seed = self.run.model, self.options.seed
+
+        def after() -> tuple[float, list[Tensor]]:
+            loss = scalar(self.run.loss(model, self.batch))
+            return float(loss), [buffer.clone() for buffer in model.buffers()]
+
+        with torch.no_grad(), same_start(model, seed):
+            loss, state = after()
+            with same_start(model, seed):
+                again, _ = after()
+        with torch.no_grad(), self.witness.moved_by(self._stir, NUDGE), same_start(model, seed):
+            _, other = after()
+        return loss != again and any(map(_differ, state, other))
 
     @property
     def standing(self) -> Tensor:
@@ -222,3 +239,7 @@ class ExactSubject(Subject):
             _ = self.vocabulary, self.ids  # either may say why
             raise Unavailable("no module returned logits, (rows, tokens, vocabulary), on the way to the loss")
         return self._captured[-1]
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return one.shape != other.shape or not torch.equal(one, other)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mothertongue_arbiter.direction import Direction, scale_of, signs
 from mothertongue_arbiter.run import TrainingRun, declarations
-from mothertongue_arbiter.torch.run.backward import Backward, fix_random_numbers, real, scalar
+from mothertongue_arbiter.torch.run.backward import Backward, real, same_start, scalar
 
 
 class TorchWitness:
@@ -57,8 +57,8 @@ class TorchWitness:
         return predicted, squares**0.5
 
     def loss_at(self, direction: Direction, epsilon: float) -> float:
-        with torch.no_grad(), self.moved_by(direction, epsilon):
-            fix_random_numbers(self.seed)
+        start = same_start(self._run.model, self.seed)
+        with torch.no_grad(), self.moved_by(direction, epsilon), start:
             return float(scalar(self._run.loss(self._run.model, self._batch)))
 
     @contextlib.contextmanager
