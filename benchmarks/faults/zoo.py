@@ -5,6 +5,7 @@ from faults import (  # noqa: F401 - importing a family registers it
     forward,
     gradients,
     lifecycle,
+    loops,
     normalisation,
     objectives,
     optimization,
