@@ -275,4 +275,7 @@ def _once(make: Callable[[], Steps]) -> Callable[[], Steps]:
 
 def _unanswered(name: str, error: Exception) -> Check:
     first_line = (str(error).splitlines() or [""])[0]
-    return Check(name=name, verdict=Verdict.INCONCLUSIVE, evidence=f"{type(error).__name__}: {first_line}")
+    evidence = f"{type(error).__name__}: {first_line}"
+    if not isinstance(error, ArbiterError):
+        evidence = f"could not be asked, the program or a library it uses raised {evidence}"
+    return Check(name=name, verdict=Verdict.INCONCLUSIVE, evidence=evidence)
