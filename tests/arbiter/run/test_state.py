@@ -6,7 +6,7 @@ import torch
 from zoo import ZooRun
 
 from mothertongue_arbiter import Options, audit
-from mothertongue_arbiter.torch.run.state import preserved
+from mothertongue_arbiter.torch.run.state import parts_of, preserved
 
 
 class Busy(ZooRun):
@@ -121,3 +121,14 @@ def test_a_sparse_gradient_that_was_there_is_there_again():
         run.model.extra(torch.tensor([2])).sum().backward()
     assert weight.grad.is_sparse
     assert torch.equal(weight.grad.to_dense(), expected)
+
+
+def test_the_parts_of_an_optimizer_are_found_in_its_attributes():
+    one, other = (torch.optim.SGD([torch.zeros(1)], lr=0.1) for _ in range(2))
+
+    class Wrapper:
+        def __init__(self):
+            self.inner, self.each, self.corpus = one, {"a": other, "b": one}, [0] * 20_000
+
+    assert parts_of(Wrapper()) == [one, other]
+    assert parts_of(one) == []

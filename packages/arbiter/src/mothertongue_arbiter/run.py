@@ -26,6 +26,8 @@ More exactly:
 
     batch, with several ranks    the rows of all ranks, or of rank 0 alone: `micro_batches` tells which
     targets                      what position t learns: for plain text the token at t + 1
+    optimizer                    finds its gradients at `grad` or `main_grad` of the weights; one that holds
+                                 others, or steps them from hooks of the backward, is followed into those
     documents                    as lists: in the order of the rows, without padding, and one may run on into
                                  the next row; as numbers: any number where there is padding
     evaluate()                   takes nothing; a number, or a mapping with its "loss": nats, bits, perplexity
@@ -94,7 +96,7 @@ class Declared:
     initial_loss: float | None = None  # nats per token; default ln(vocabulary), judged at step 0 only
     accumulation: int = 1  # micro-batches in one optimizer step of one rank
     ranks: int = 1  # processes that train together, each with data of its own
-    epoch_steps: int | None = None  # optimizer steps in one pass over the data
+    epoch_steps: int | None = None  # optimizer steps in one pass over the data, each row of it once
 
     optimizer: Optimizer | None = None  # what a step does to the weights: see `declared_optimizer`
     ema_decay: float | None = None  # of `ema`, a step

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from mothertongue_arbiter.run import TrainingRun
 
 Containers = (dict, list, deque, set)
+MOST_PARTS = 10_000  # one optimizer a tensor; a longer list is a corpus
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def parts_of(optimizer: Any) -> list[Any]:
     held = [vars(optimizer)] if hasattr(optimizer, "__dict__") else []
     for value in held + list(held[0].values() if held else ()):
         values = value.values() if isinstance(value, Mapping) else value
-        if isinstance(value, Mapping | list | tuple):
+        if isinstance(value, Mapping | list | tuple) and len(value) <= MOST_PARTS:
             found |= {id(part): part for part in values if isinstance(part, torch.optim.Optimizer)}
     return list(found.values())
 
