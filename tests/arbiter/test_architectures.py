@@ -74,21 +74,24 @@ def test_a_healthy_architecture_passes_in_true_float64(kind):
 
 def test_where_padding_learns_the_other_rows_are_judged():
     """In transformers the last padding before a text learns its first token, seeing nothing."""
-    run = HuggingFaceRun("llama")
+    run = HuggingFaceRun("bloom")
     run.padding_learns = True
     answers = {check.name: check for check in audit(run).checks}
     assert answers["gradient values"].verdict == Verdict.PASS
     assert "rows [0, 2] only" in answers["gradient values"].evidence
-    run.model.model.layers[0].mlp.up_proj.weight.register_hook(lambda gradient: gradient * 0.5)
+    run.model.transformer.h[0].mlp.dense_4h_to_h.weight.register_hook(lambda gradient: gradient * 0.5)
     answers = {check.name: check for check in audit(run).checks}
     assert answers["gradient values"].verdict == Verdict.FAIL
 
 
-def test_where_padding_learns_in_every_row_nothing_is_certain():
-    run = HuggingFaceRun("llama")
+def test_where_padding_learns_in_every_row_one_is_judged_without_it():
+    run = HuggingFaceRun("bloom")
     run.padding_learns = True
     whole = run.batch
     run.batch = lambda step: {name: value[1:2] for name, value in whole(step).items()}
     answers = {check.name: check for check in audit(run).checks}
-    assert answers["gradient values"].verdict == Verdict.INCONCLUSIVE
-    assert "row 0, position 1" in answers["gradient values"].evidence
+    assert answers["gradient values"].verdict == Verdict.PASS
+    assert "row 0 without its padding only" in answers["gradient values"].evidence
+    run.model.transformer.h[0].mlp.dense_4h_to_h.weight.register_hook(lambda gradient: gradient * 0.5)
+    answers = {check.name: check for check in audit(run).checks}
+    assert answers["gradient values"].verdict == Verdict.FAIL

@@ -178,10 +178,8 @@ def _check_in_float64(subject: Subject, own: Backward, rounding: OwnPrecision, l
             exact, located(exact, exact.judge.presence()), Judge.presence
         ),
         "gradient values": _of_weights_alone(
-            lambda exact: also_elsewhere(
-                exact,
-                unless_padding_learns(exact, located(exact, exact.judge.values())),
-                Judge.values,
+            lambda exact: unless_padding_learns(
+                exact, also_elsewhere(exact, located(exact, exact.judge.values()), Judge.values)
             )
         ),
         "dead elements": _of_weights_alone(lambda exact: located(exact, exact.judge.dead_elements())),
