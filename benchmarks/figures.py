@@ -21,6 +21,12 @@ from mothertongue_export.summary import EXAM_SKILLS
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ENGINE_WORDS = {
+    "mothertongue": "Mothertongue int8",
+    "llamacpp_q8_0": "llama.cpp Q8_0",
+    "genai_int8": "onnxruntime-genai int8",
+    "genai_our_bundle": "onnxruntime-genai, our bundle",
+}
 BLOCK = re.compile(r"(<!-- figures: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -125,6 +131,21 @@ def peers_on(measured: dict[str, Any]) -> str:
     )
 
 
+def turns() -> str:
+    """How fast each engine decodes in short turns, and ours over each, as medians."""
+    measured = result("decode-turns")
+    rates, over = measured["decode_tokens_per_s"], measured["decode_over"]
+    rows = [
+        (
+            ENGINE_WORDS[name],
+            " ".join(f"{rate:.0f}" for rate in own),
+            f"{over[name]:.2f}" if name in over else "",
+        )
+        for name, own in rates.items()
+    ]
+    return table(("decode, tokens/s", "turn by turn", "ours over it, median"), rows)
+
+
 def export() -> str:
     """What the export of a base-size checkpoint with its whole proof costs."""
     measured = json.loads((RESULTS / "export-base.json").read_text(encoding="utf-8"))
@@ -144,6 +165,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "nano": nano,
     "faults": faults,
     "peers": peers,
+    "turns": turns,
     "export": export,
 }
 
