@@ -134,7 +134,10 @@ class TensorWatch:
         for i in self._lasting("LOST", with_gradient & lost):
             detail = f"learning rate {rates[i]:.2g}, half an ulp of a typical weight is {half_ulp[i]:.2g}"
             found.append(self._finding(i, "LOST", detail))
-        for i in self._lasting("DEAD", asked & ~self._excused & (seen.gradient_norms == 0)):
+        # Where none has a gradient and weights move, gradients are kept elsewhere: in main_grad, in hooks.
+        elsewhere = not seen.gradient_norms.any() and bool((seen.update_norms > 0).any())
+        dead = asked & ~self._excused & (seen.gradient_norms == 0) & ~np.bool_(elsewhere)
+        for i in self._lasting("DEAD", dead):
             found.append(self._finding(i, "DEAD", f"in {self._patience} observations up to step {seen.step}"))
         strayed = self._frozen & (seen.update_norms > 0)
         return found + [self._finding(i, "MOVED", f"at step {seen.step}") for i in np.flatnonzero(strayed)]

@@ -27,7 +27,7 @@ from mothertongue_arbiter.run import Declared
 from mothertongue_arbiter.torch.run.scope import scope_of
 from mothertongue_trainer.arithmetic import choose_arithmetic
 from mothertongue_trainer.checkpoint import FREE_FIELDS, deciding_settings, moments_of, restore
-from mothertongue_trainer.heldout_rows import HeldOutRows
+from mothertongue_trainer.heldout_rows import HeldOutRows, heldout_path
 from mothertongue_trainer.model import IGNORED, Qwen3, huggingface_config
 from mothertongue_trainer.optimizer import MuonAdamW, build_optimizer
 from mothertongue_trainer.recipe import Recipe, read_recipe
@@ -108,8 +108,8 @@ class RecipeRun:
 
     @cached_property
     def eval_batches(self) -> Callable[[int], TensorBatch] | None:
-        """Return what gives batch i of the held-out text; None if the rows are of no run folder."""
-        if not isinstance(self.rows, Rows):
+        """Return what gives batch i of the held-out text; None where there is none."""
+        if not isinstance(self.rows, Rows) or not heldout_path(self.rows.run_folder).is_file():
             return None
         heldout = HeldOutRows.open(self.recipe, self.rows.run_folder)
         return lambda number: self._tensors(heldout.batch(number))

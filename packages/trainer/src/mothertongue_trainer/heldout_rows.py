@@ -15,6 +15,11 @@ from mothertongue_trainer.rows import Batch
 from mothertongue_trainer.tokens import DocumentEncoder
 
 
+def heldout_path(run_folder: Path) -> Path:
+    """Return where `mothertongue prepare` puts the held-out text; a recipe may hold none out."""
+    return run_folder / "corpus" / "heldout.jsonl"
+
+
 class HeldOutRows:
     """Held-out documents one after the other, cut into full rows; a rest shorter than a row is left out."""
 
@@ -35,7 +40,7 @@ class HeldOutRows:
             DataError: no held-out text or no tokenizer in `run_folder`.
         """
         texts = heldout_texts(
-            read_documents(run_folder / "corpus" / "heldout.jsonl"),
+            read_documents(heldout_path(run_folder)),
             DocumentEncoder(run_folder / "tokenizer"),
             documents_per_language=recipe.evaluation.documents,
         )
